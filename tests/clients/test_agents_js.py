@@ -52,7 +52,7 @@ def session(live_url, said, tmp_path):
     return hold
 
 
-def test_a_spoken_question_is_written_down_and_answered(session, heard):
+def test_a_spoken_question_is_transcribed_and_answered(session, heard):
     talk = session(("speak", FRANCE), ("until", (DONE, 1)))
     (_, asked), answered = talk["history"]
     assert "capital of france" in asked.lower()
@@ -60,7 +60,7 @@ def test_a_spoken_question_is_written_down_and_answered(session, heard):
     assert "paris" in heard(base64.b64decode(talk["sound"])).lower()
 
 
-def test_text_is_answered_in_the_light_of_what_was_said_before(session):
+def test_an_answer_takes_earlier_turns_into_account(session):
     talk = session(
         ("say", FRANCE), ("until", (DONE, 1)), ("say", "And of Spain?"), ("until", (DONE, 2))
     )

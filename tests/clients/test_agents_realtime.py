@@ -87,7 +87,7 @@ async def open_talk(live_url, called):
         await session.close()
 
 
-async def test_a_spoken_question_is_written_down_and_answered(open_talk, said, heard):
+async def test_a_spoken_question_is_transcribed_and_answered(open_talk, said, heard):
     talk = await open_talk()
     await talk.speak(said("What is the capital of France?"))
     await talk.until("agent_end")
@@ -100,7 +100,7 @@ async def test_a_spoken_question_is_written_down_and_answered(open_talk, said, h
     assert talk.of("error") == []
 
 
-async def test_text_is_answered_in_the_light_of_what_was_said_before(open_talk):
+async def test_an_answer_takes_earlier_turns_into_account(open_talk):
     talk = await open_talk()
     await talk.session.send_message("What is the capital of France?")
     await talk.until("agent_end")

@@ -9,7 +9,7 @@ from tests.serve.echoing import echoing
 kosoku = pytest.importorskip("kosoku", reason="kosoku is not installed")
 
 
-async def test_every_case_passes(tmp_path):
+async def test_every_autobahn_case_passes(tmp_path):
     with echoing(tmp_path) as port:
         # 12 and 13 are about compression, which is not offered
         results = await kosoku.run_fuzzingclient(

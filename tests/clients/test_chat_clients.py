@@ -35,7 +35,7 @@ def said(base_url):
 
 
 @needs_livekit
-async def test_livekit(base_url, said):
+async def test_livekit_chats(base_url, said):
     from livekit import agents
     from livekit.plugins import openai
 
@@ -54,7 +54,7 @@ async def test_livekit(base_url, said):
 
 
 @needs_livekit
-async def test_livekit_tells_what_is_wrong(base_url):
+async def test_livekit_reports_errors(base_url):
     from livekit import agents
     from livekit.plugins import openai
 
@@ -70,7 +70,7 @@ async def test_livekit_tells_what_is_wrong(base_url):
 
 
 @needs_pipecat
-async def test_pipecat(base_url, said):
+async def test_pipecat_chats(base_url, said):
     from pipecat.frames.frames import ErrorFrame, LLMContextFrame, LLMTextFrame
     from pipecat.processors.aggregators.llm_context import LLMContext
     from pipecat.services.openai.llm import OpenAILLMService

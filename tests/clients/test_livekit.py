@@ -51,7 +51,7 @@ async def heard(tts, text):
 
 
 @pytest.mark.parametrize("sound", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
-async def test_speech_as_events(speaker, base_url, sound):
+async def test_speech_arrives_as_events(speaker, base_url, sound):
     """The plugin asks for `stream_format: sse`, and decodes what the events carry."""
     tts = openai.TTS(
         model="izwi-tiny-tts", voice="ash", response_format=sound, base_url=base_url, api_key="none"
@@ -83,7 +83,7 @@ async def test_usage_is_counted(speaker):
     assert metrics[0].output_tokens > 0
 
 
-async def test_speech_as_bytes(base_url):
+async def test_speech_arrives_as_bytes(base_url):
     """Of this model the plugin asks no events: it reads the body as it comes."""
     tts = openai.TTS(model="tts-1", voice="ash", base_url=base_url, api_key="none")
     samples = await heard(tts, SENTENCE)
@@ -101,7 +101,7 @@ async def test_errors_are_reported(base_url):
     assert not caught.value.retryable
 
 
-async def test_transcription(listen, spoken):
+async def test_a_clip_is_transcribed(listen, spoken):
     samples, text = spoken
     step = 2400  # frames of 100 ms, as a room delivers them
     frames = [
@@ -123,14 +123,14 @@ async def test_transcription(listen, spoken):
         {"model": "gpt-transcribe", "language": ["en", "de"]},  # candidates
     ],
 )
-async def test_transcription_with_options(listen, spoken, options):
+async def test_transcription_options_are_accepted(listen, spoken, options):
     samples, text = spoken
     frame = rtc.AudioFrame(samples.tobytes(), 24_000, 1, len(samples))
     event = await listen(**options).recognize(frame, conn_options=NO_RETRY)
     assert len(event.alternatives[0].text.split()) > len(text.split()) / 2
 
 
-async def test_transcription_as_it_is_spoken(listen, spoken):
+async def test_speech_is_transcribed_while_it_arrives(listen, spoken):
     """As agents do it: their own detector of voice cuts the stream, each piece is posted."""
     samples, text = spoken
     detector = agents.inference.VAD(model="silero")
@@ -147,7 +147,7 @@ async def test_transcription_as_it_is_spoken(listen, spoken):
     assert len(" ".join(said).split()) >= len(text.split()) / 2
 
 
-async def test_speech_of_text_as_it_is_written(speaker):
+async def test_text_is_spoken_while_it_is_written(speaker):
     """As agents do it: sentences are cut from what a language model writes, and said in turn."""
     adapter = agents.tts.StreamAdapter(tts=speaker)
     async with adapter.stream(conn_options=NO_RETRY) as stream:
@@ -158,7 +158,7 @@ async def test_speech_of_text_as_it_is_written(speaker):
     assert sum(frame.duration for frame in frames) > 4
 
 
-async def test_realtime_transcription(listen, spoken):
+async def test_a_realtime_session_transcribes(listen, spoken):
     """Their streaming transcriber is a transcription session of /v1/realtime."""
     samples, text = spoken
     sound = np.concatenate([samples, np.zeros(24_000, np.int16)])

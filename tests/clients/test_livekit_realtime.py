@@ -128,7 +128,7 @@ async def talk(live_url):
         yield talk
 
 
-async def test_a_spoken_question_is_written_down_and_answered(talk, said, heard):
+async def test_a_spoken_question_is_transcribed_and_answered(talk, said, heard):
     talk.speak(said("What is the capital of France?"))
     assert "capital of france" in (await talk.next("user")).text_content.lower()
     assert (await talk.next("assistant")).text_content == "The capital of France is Paris."
@@ -136,7 +136,7 @@ async def test_a_spoken_question_is_written_down_and_answered(talk, said, heard)
     assert talk.errors == []
 
 
-async def test_text_is_answered_in_the_light_of_what_was_said_before(talk):
+async def test_an_answer_takes_earlier_turns_into_account(talk):
     await talk.session.run(user_input="What is the capital of France?")
     await talk.session.run(user_input="And of Spain?")
     assert (await talk.next("assistant")).text_content == "The capital of France is Paris."

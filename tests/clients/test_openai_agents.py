@@ -48,7 +48,7 @@ async def agent(request, url):
         yield made
 
 
-async def test_text(agent):
+async def test_an_agent_answers_in_text(agent):
     answer = await Runner.run(agent, "hello there", run_config=QUIET)
     assert answer.final_output == "hello there"
 
@@ -61,7 +61,7 @@ async def test_a_function_is_called(agent):
     assert (await Runner.run(agent, again, run_config=QUIET)).final_output == "thanks"
 
 
-async def test_a_stream(agent):
+async def test_an_answer_is_streamed(agent):
     result = Runner.run_streamed(agent, CALL, run_config=QUIET)
     grown = [
         event.data.delta

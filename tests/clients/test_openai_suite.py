@@ -38,7 +38,7 @@ def test_every_test_ends_as_written_down(outcomes):
 
 
 @pytest.mark.slow  # they send to mocks, and wait between what they send
-def test_what_the_sdk_makes_of_errors(tmp_path):
+def test_the_sdk_maps_errors_as_expected(tmp_path):
     try:
         suite = fetch()
     except Unfetchable as error:
@@ -49,12 +49,12 @@ def test_what_the_sdk_makes_of_errors(tmp_path):
     assert [outcome for outcome in outcomes if not outcome.is_as_expected] == []
 
 
-def test_every_reason_is_needed(outcomes):
+def test_every_expected_refusal_occurs(outcomes):
     refused = {outcome.refusal() for outcome in outcomes}
     assert [entry for entry in EXPECTED if entry not in refused] == []
 
 
-def test_they_reach_the_server(outcomes):
+def test_sdk_tests_send_requests_to_the_server(outcomes):
     ours = [outcome for outcome in outcomes if outcome.test.startswith((*RESOURCES, CHAT))]
     passed = [outcome for outcome in ours if outcome.outcome == "passed"]
     assert len(ours) > 150

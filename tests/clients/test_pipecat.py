@@ -75,7 +75,7 @@ async def heard(service, samples):
 
 
 @pytest.mark.parametrize("settings", [{}, {"speed": 1.5, "instructions": "Speak slowly."}])
-async def test_speech(base_url, settings):
+async def test_a_text_is_spoken(base_url, settings):
     samples, down, up = await said(speaker(base_url, **settings), SENTENCE)
     assert 1.5 < len(samples) / 24_000 < 10
     assert np.abs(samples).max() > 1000
@@ -84,13 +84,13 @@ async def test_speech(base_url, settings):
     assert not of_kind(up, ErrorFrame)
 
 
-async def test_every_voice_that_the_service_allows(base_url):
+async def test_every_voice_of_the_service_speaks(base_url):
     for voice in ("ash", "cedar", "marin", "verse"):
         samples, _, _ = await said(speaker(base_url, voice=voice), "Good morning.")
         assert len(samples) > 12_000
 
 
-async def test_speech_comes_while_it_is_made(base_url, is_speaking):
+async def test_speech_is_streamed(base_url, is_speaking):
     service = speaker(base_url)
     at_arrival = []
 
@@ -105,7 +105,7 @@ async def test_speech_comes_while_it_is_made(base_url, is_speaking):
     assert len(at_arrival) > 10
 
 
-async def test_transcription(base_url, spoken):
+async def test_a_clip_is_transcribed(base_url, spoken):
     samples, text = spoken
     down, up = await heard(listener(base_url), samples)
     (frame,) = of_kind(down, TranscriptionFrame)
@@ -122,13 +122,13 @@ async def test_transcription(base_url, spoken):
         {"model": "whisper-1", "include_prob_metrics": True},  # it asks for verbose_json
     ],
 )
-async def test_transcription_with_options(base_url, spoken, settings):
+async def test_transcription_options_are_accepted(base_url, spoken, settings):
     down, up = await heard(listener(base_url, **settings), spoken[0])
     assert of_kind(down, TranscriptionFrame)
     assert not of_kind(up, ErrorFrame)
 
 
-async def test_probabilities(base_url, spoken):
+async def test_token_probabilities_are_returned(base_url, spoken):
     """`include_prob_metrics` asks for log probabilities of the tokens."""
     down, up = await heard(listener(base_url, include_prob_metrics=True), spoken[0])
     assert not of_kind(up, ErrorFrame)

@@ -139,7 +139,7 @@ class Talk(Running):
         return b"".join(f.audio for f in self.frames if isinstance(f, TTSAudioRawFrame))
 
 
-async def test_a_spoken_question_is_written_down_and_answered(live_url, said, heard):
+async def test_a_spoken_question_is_transcribed_and_answered(live_url, said, heard):
     async with Talk(live_url) as talk:
         await talk.speak(said("What is the capital of France?"))
         assert "capital of france" in (await talk.until(TranscriptionFrame)).text.lower()
@@ -187,7 +187,7 @@ async def test_an_application_interrupts_an_answer(live_url, said):
         assert (await talk.answer()).endswith("The capital of France is Paris.")
 
 
-async def test_an_item_that_is_not_there_ends_nothing(live_url):
+async def test_retrieving_an_unknown_item_does_not_end_the_session(live_url):
     async with Talk(live_url, [user("What is the capital of France?")]) as talk:
         with pytest.raises(Exception, match="no item has the id"):
             await talk.service.retrieve_conversation_item("nothing")
@@ -195,7 +195,7 @@ async def test_an_item_that_is_not_there_ends_nothing(live_url):
         assert await talk.answer() == "The capital of France is Paris."
 
 
-async def test_live_transcription(live_url, said):
+async def test_a_session_transcribes_live(live_url, said):
     settings = OpenAIRealtimeSTTService.Settings(model="izwi-tiny-asr")
     service = OpenAIRealtimeSTTService(
         base_url=live_url.partition("?")[0],

@@ -15,7 +15,7 @@ def outcome(test=DESIGNED, ended="failed", error="400 invalid_request type", mes
 
 
 @pytest.mark.parametrize("message", ["no model makes a voice", "worded in another way"])
-def test_another_wording_is_the_same_outcome(message):
+def test_a_message_with_other_details_is_the_same_outcome(message):
     assert outcome(message=message).is_as_expected
 
 
@@ -30,16 +30,16 @@ def test_another_wording_is_the_same_outcome(message):
         {"ended": "skipped", "error": "", "message": "another reason"},
     ],
 )
-def test_another_end_is_not(changed):
+def test_another_result_is_another_outcome(changed):
     assert not outcome(**changed).is_as_expected
 
 
-def test_what_passes_and_should():
+def test_expected_passes_and_skips_are_accepted():
     assert outcome(f"{VOICES}_overload_1[strict]", "passed", "").is_as_expected
     assert outcome(ended="skipped", message="aiohttp client is not compatible").is_as_expected
 
 
-def test_the_version_is_the_pinned_one():
+def test_the_suite_has_the_pinned_version_of_the_sdk():
     assert pinned_version("openai-agents==0.24.0\nopenai==3.54.0\nzstd==1\n") == "3.54.0"
     with pytest.raises(ValueError, match="unpack"):
         pinned_version("openai>=3\n")

@@ -60,7 +60,7 @@ async def agent(request, base_url):
 
 
 @needs_agents
-async def test_agents_text(agent):
+async def test_agents_sdk_answers_in_text(agent):
     answer = await agent.run(agent, "What is the capital of France?", run_config=agent.quiet)
     assert answer.final_output == "The capital of France is Paris."
     again = [*answer.to_input_list(), {"role": "user", "content": "And of Spain?"}]
@@ -69,7 +69,7 @@ async def test_agents_text(agent):
 
 
 @needs_agents
-async def test_agents_functions(agent):
+async def test_agents_sdk_calls_functions(agent):
     answer = await agent.run(agent, ASKED, run_config=agent.quiet)
     assert agent.called == [("set_timer", 300)]
     assert answer.final_output == DONE
@@ -80,7 +80,7 @@ async def test_agents_functions(agent):
 
 
 @needs_agents
-async def test_agents_stream(agent):
+async def test_agents_sdk_streams(agent):
     result = agent.run_streamed(agent, ASKED, run_config=agent.quiet)
     grown = [
         event.data.delta
@@ -94,7 +94,7 @@ async def test_agents_stream(agent):
 
 # -- livekit ---------------------------------------------------------------------------------
 @needs_livekit
-async def test_livekit_functions(base_url):
+async def test_livekit_calls_functions(base_url):
     from livekit import agents
     from livekit.plugins import openai
 
@@ -123,7 +123,7 @@ async def test_livekit_functions(base_url):
 
 # -- pipecat ---------------------------------------------------------------------------------
 @needs_pipecat
-async def test_pipecat_functions(base_url):
+async def test_pipecat_calls_functions(base_url):
     from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
     from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
     from pipecat.frames.frames import ErrorFrame, LLMContextFrame, LLMTextFrame

@@ -32,13 +32,13 @@ def test_a_word_ends_at_the_next_one_or_at_a_pause() -> None:
     assert time_words(begins, events) == SPOKEN
 
 
-def test_an_event_at_the_end_of_a_clause_is_no_word() -> None:
+def test_an_event_at_the_end_of_a_clause_is_ignored() -> None:
     begins = [(word.place, word.start_ms) for word in SPOKEN]
     heard = [*begins[:4], (-1, 1100.0), begins[4], (TEXT.index(" now"), 1408.0)]
     assert on_words(TEXT, heard) == begins
 
 
-def test_the_event_of_a_phrase_stands_on_its_first_letter() -> None:
+def test_the_event_of_a_phrase_belongs_to_its_first_word() -> None:
     heard = [(0, 0.0), (len("That rule n"), 400.0), (len("That rule no "), 550.0)]
     begins = [(0, 0.0), (len("That rule "), 400.0), (len("That rule no "), 550.0)]
     assert on_words("That rule no longer", heard) == begins
@@ -52,7 +52,7 @@ def test_the_event_of_a_phrase_stands_on_its_first_letter() -> None:
         ("now", [SpokenWord(0, 10.0, 90.0)], [10, 90]),
     ],
 )
-def test_borders_within_words_that_are_said_as_one_are_unknown(text, spoken, times) -> None:
+def test_borders_between_words_pronounced_as_one_are_unknown(text, spoken, times) -> None:
     assert known_times(text, spoken) == times
 
 
@@ -68,7 +68,7 @@ def a_corpus():
 @pytest.mark.parametrize(
     ("lead", "cut", "gap"), [(0, 0, 0), (700, 0, 0), (-700, 0, 0), (240, 2400, 960), (-240, 48, 24)]
 )
-def test_an_utterance_lies_in_silence_and_pauses(lead, cut, gap) -> None:
+def test_an_utterance_gets_silence_around_it_and_a_pause(lead, cut, gap) -> None:
     rows = torch.tensor([[1], [5], [lead], [cut], [gap]])
     sound = Placed(*rows).sound(a_corpus(), 5)[0] * 32768
     whole = torch.arange(4 * FRAME + 1, 7 * FRAME + 1)
@@ -78,7 +78,7 @@ def test_an_utterance_lies_in_silence_and_pauses(lead, cut, gap) -> None:
     assert not sound[len(wanted) :].any()
 
 
-def test_times_move_with_the_sound() -> None:
+def test_word_times_move_with_the_audio() -> None:
     output_positions = SimpleNamespace(times=torch.tensor([[10.0, 50.0, 50.0, 90.0, 120.0, -1.0]]))
     rows = torch.tensor([[0], [9], [-24], [1200], [2400]])  # 1 ms is missing; 100 ms behind 50 ms
     times, known = Placed(*rows).times(output_positions)
@@ -103,7 +103,7 @@ def test_drawn_silence_fits_its_utterance() -> None:
     assert set(cuts[gaps > 0]) == {6000, 12_000}
 
 
-def test_the_embedded_folder_is_as_the_recipe_writes_it(tmp_path) -> None:
+def test_the_embedded_folder_equals_the_recipes_output(tmp_path) -> None:
     theirs = embedded()["izwi-tiny-aligner"]
     (tmp_path / "izwi-tiny-asr").symlink_to(embedded()["izwi-tiny-asr"])
     ours = tmp_path / "izwi-tiny-aligner"
@@ -115,13 +115,13 @@ def test_the_embedded_folder_is_as_the_recipe_writes_it(tmp_path) -> None:
         assert path.read_bytes() == (theirs / path.name).read_bytes(), path.name
 
 
-def test_a_tensor_that_no_aligner_has_is_named(tmp_path) -> None:
+def test_an_unexpected_tensor_is_named_in_the_error(tmp_path) -> None:
     save_file({"thinker.ear": np.zeros(1, np.float16)}, tmp_path / "own.safetensors")
     with pytest.raises(CheckpointError, match=r"thinker\.ear"):
         complete(tmp_path, embedded()["izwi-tiny-asr"])
 
 
-def test_joined_sentences_are_said_once() -> None:
+def test_each_sentence_is_spoken_once_alone_or_joined() -> None:
     sentences = [f"Sentence {n}." for n in range(101)]
     assert joined(sentences, 0.0, 5) == sentences
     some = joined(sentences, 0.5, 5)

@@ -49,7 +49,7 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
     }
 
 
-def test_beeps_are_switched_on_and_off() -> None:
+def test_beeps_have_silent_and_loud_parts() -> None:
     torch.manual_seed(1)
     sound = augment._beeps(64, 4 * augment.RATE, torch.device("cpu"))
     assert sound.isfinite().all()
@@ -60,7 +60,7 @@ def test_beeps_are_switched_on_and_off() -> None:
     assert ((quiet > 0.1) & (changes >= 2)).float().mean() > 0.5
 
 
-def test_bursts_like_coughs_come_and_go() -> None:
+def test_coughs_have_silent_and_loud_parts() -> None:
     torch.manual_seed(2)
     sound = augment._coughs(64, 4 * augment.RATE, torch.device("cpu"))
     assert sound.isfinite().all()
@@ -72,7 +72,7 @@ def test_bursts_like_coughs_come_and_go() -> None:
     assert (begins >= 3).any()
 
 
-def test_a_word_is_heard_from_most_of_its_duration_on() -> None:
+def test_a_word_counts_as_heard_after_most_of_its_duration() -> None:
     spoken = [
         SpokenWord(0, 100.0, 500.0),
         SpokenWord(6, 600.0, 800.0),
@@ -83,7 +83,7 @@ def test_a_word_is_heard_from_most_of_its_duration_on() -> None:
     assert rows == [(19, 1), (37, 3), (54, 5)]
 
 
-def test_words_whose_ids_cross_their_border_come_with_the_next() -> None:
+def test_words_that_share_an_id_count_together() -> None:
     spoken = [SpokenWord(0, 100.0, 300.0), SpokenWord(3, 300.0, 500.0)]
     assert heard_words("I'd go", [2, 4], spoken) == [(22, 2)]
 

@@ -89,7 +89,7 @@ def test_held_out_questions_are_never_trained():
     assert len(seen) <= 0.005 * len(held_out), seen
 
 
-def test_held_out_wordings_are_new_but_made_of_known_words(monkeypatch):
+def test_held_out_wordings_are_not_trained_but_their_words_are(monkeypatch):
     plain, seen = Draw._wording, {False: set(), True: set()}
 
     def recorded(draw, patterns):
@@ -109,7 +109,7 @@ def test_held_out_wordings_are_new_but_made_of_known_words(monkeypatch):
         assert known.issuperset(wording.split()), wording
 
 
-def test_trained_conversations_are_the_same_questions_in_other_shares():
+def test_training_draws_every_kind_and_offers_functions_rarely():
     draw = Draw(random.Random(3))
     drawn = [draw_trained(draw) for _ in range(1500)]
     assert {dialogue.kind for dialogue in drawn} == set(KINDS)
@@ -120,7 +120,7 @@ def test_trained_conversations_are_the_same_questions_in_other_shares():
     assert sum(length > LONGEST_TRAINED for length in lengths) < 0.01 * len(lengths)
 
 
-def test_orthogonal_updates_keep_directions_and_even_out_their_sizes():
+def test_orthogonal_updates_keep_singular_vectors_and_equalize_values():
     torch.manual_seed(0)
     for rows, columns in ((24, 16), (16, 24)):
         left, _ = torch.linalg.qr(torch.randn(rows, 8))
@@ -148,7 +148,7 @@ def test_calls_follow_their_schema():
             assert rule.get("minimum", value) <= value <= rule.get("maximum", value)
 
 
-def test_ids_are_those_of_the_template():
+def test_ids_equal_those_of_the_chat_template():
     """The trainer writes conversations itself; the server writes them by the template."""
     jinja2 = pytest.importorskip("jinja2")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
@@ -172,7 +172,7 @@ def test_ids_are_those_of_the_template():
         assert encode(dialogue, system).ids.tolist() == ids
 
 
-def test_training_learns_a_batch_and_goes_on_from_its_file(tmp_path):
+def test_training_fits_a_batch_and_resumes_from_its_checkpoint(tmp_path):
     torch.manual_seed(0)
     draw = Draw(random.Random(1))
     rows = [encode(draw_dialogue(draw, "small talk"), "") for _ in range(60)]
@@ -197,7 +197,7 @@ def test_training_learns_a_batch_and_goes_on_from_its_file(tmp_path):
     assert set(shares) == {*KINDS, "all"}
 
 
-def test_folder_is_read_by_the_tokenizer(tmp_path):
+def test_the_tokenizer_reads_the_written_folder(tmp_path):
     from izwi_models.qwen3.tokenizer import QwenTokenizer
 
     write_folder(tmp_path)

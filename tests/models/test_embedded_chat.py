@@ -75,7 +75,7 @@ async def world() -> AsyncIterator[World]:
     await made.engine.stop()
 
 
-def test_its_files_are_those_of_the_recipe(folder):
+def test_the_checkpoints_files_equal_the_recipes_output(folder):
     assert json.loads((folder / "config.json").read_text()) == settings.CONFIG
     written = json.loads((folder / "tokenizer_config.json").read_text())
     assert written == settings.tokenizer_config()

@@ -55,7 +55,7 @@ def voices(rows: int = 8, rate: int = 16_000, seconds: float = 1.0) -> torch.Ten
 
 # -- noise, rooms, no speech ----------------------------------------------------------------------
 @pytest.mark.parametrize("make", [disturbed, lambda sound: no_speech(*sound.shape, CPU)])
-def test_what_the_transcriber_hears_is_finite_and_not_silent_throughout(make) -> None:
+def test_augmented_audio_is_finite_and_not_silent(make) -> None:
     torch.manual_seed(0)
     heard = make(voices())
     assert heard.shape == (8, SAMPLES)
@@ -64,14 +64,14 @@ def test_what_the_transcriber_hears_is_finite_and_not_silent_throughout(make) ->
     assert heard.abs().max() < 20
 
 
-def test_a_step_that_draws_noise_reads_nothing_back() -> None:
+def test_augmentation_never_waits_for_the_device() -> None:
     # a CUDA graph cannot capture a value that the host waits for, and a fake tensor has none
     with FakeTensorMode():
         assert disturbed(torch.zeros(4, SAMPLES)).shape == (4, SAMPLES)
         assert no_speech(4, SAMPLES, CPU).shape == (4, SAMPLES)
 
 
-def test_noise_is_of_level_one_and_of_every_colour() -> None:
+def test_noise_has_level_one_and_varying_colour() -> None:
     torch.manual_seed(0)
     noise = coloured_noise(64, SAMPLES, CPU)
     assert torch.allclose(level(noise), torch.ones(64, 1), atol=1e-3)
@@ -81,7 +81,7 @@ def test_noise_is_of_level_one_and_of_every_colour() -> None:
     assert low.max() > 0.9
 
 
-def test_voices_do_not_overlap_themselves() -> None:
+def test_babble_does_not_contain_the_rows_own_voice() -> None:
     sound = torch.zeros(8, SAMPLES)
     sound[3] = voices()[3]
     mixed = babble(sound)
@@ -89,7 +89,7 @@ def test_voices_do_not_overlap_themselves() -> None:
     assert (level(mixed)[4:] > 0.5).all()
 
 
-def test_a_room_delays_nothing() -> None:
+def test_reverberation_does_not_delay_speech() -> None:
     torch.manual_seed(0)
     sound = torch.zeros(64, SAMPLES)
     sound[:, 4000] = 1.0
@@ -110,14 +110,14 @@ def test_held_out_utterances_of_several_words_are_never_trained() -> None:
     assert not secret & {text.lower().rstrip(".?!") for text in made}
 
 
-def test_each_frequent_word_is_said_alone() -> None:
+def test_each_frequent_word_is_also_an_utterance() -> None:
     made = short_utterances(["gravel", "harness"], ["Put it on the table, now."], 200, 0)
     alone = {text.rstrip(".?!") for text in made if " " not in text}
     assert {"Gravel", "Harness"} <= alone
     assert all(text[0].isupper() and text[-1] in ".?!" for text in made)
 
 
-def test_the_held_out_utterances_are_those_of_the_recipe() -> None:
+def test_the_held_out_utterances_equal_the_recipes_output() -> None:
     assert draw_heldout() == HELDOUT_SHORT.read_text().splitlines()
 
 
@@ -146,7 +146,7 @@ class Synthesiser(Espeak):
         return tone.astype(np.int16), [(0, "_"), (40, "m"), (500, "_")]
 
 
-def test_what_is_spoken_instead_of_a_text_counts_as_one_word() -> None:
+def test_phonemes_spoken_for_a_text_count_as_one_word() -> None:
     espeak = Synthesiser()
     made = espeak.utterance("Mm-hm.", NAMED[0], {"_": 0, "m": 1}, "[[m'mh'Vm]]")
     assert espeak.texts == ["[[m'mh'Vm]]"]
@@ -177,13 +177,13 @@ def test_a_job_speaks_all_rows_of_its_texts(tmp_path) -> None:
     assert all(isinstance(row, Row) and not row.spoken for row in heldout)
 
 
-def test_a_question_ends_in_its_sign() -> None:
+def test_a_question_ends_with_a_question_mark() -> None:
     assert punctuated("how are you", random.Random(0)) == "How are you?"
     assert punctuated("well done", random.Random(0))[-1] in ".!"
 
 
 # -- what the codec is pulled towards -------------------------------------------------------------
-def test_what_is_heard_the_same_is_no_distance_apart_and_noise_is() -> None:
+def test_the_perceptual_loss_grows_with_the_difference() -> None:
     perception = Perception(embedded()["izwi-tiny-asr"], CPU)
     true = voices(2, 24_000, 1.04)[:, : 13 * 1920]
     torch.manual_seed(0)
@@ -193,7 +193,7 @@ def test_what_is_heard_the_same_is_no_distance_apart_and_noise_is() -> None:
     assert 0 < near < far / 3
 
 
-def test_the_gradient_of_what_is_heard_reaches_the_sound() -> None:
+def test_the_perceptual_loss_has_a_gradient_for_the_audio() -> None:
     perception = Perception(embedded()["izwi-tiny-asr"], CPU)
     true = voices(1, 24_000, 1.04)[:, : 13 * 1920]
     made = (0.5 * true).requires_grad_()
@@ -202,7 +202,7 @@ def test_the_gradient_of_what_is_heard_reaches_the_sound() -> None:
     assert gradient.abs().max() > 0
 
 
-def test_only_sound_in_silence_counts_as_a_hiss() -> None:
+def test_the_gap_loss_counts_output_in_silence_only() -> None:
     true = torch.zeros(1, 24_000)
     true[:, 12_000:] = 0.1
     made = torch.full_like(true, 0.002)
@@ -212,7 +212,7 @@ def test_only_sound_in_silence_counts_as_a_hiss() -> None:
     assert gap_loss(made, torch.full_like(true, 0.1)).item() == 0
 
 
-def test_noise_between_harmonics_costs_where_there_are_harmonics() -> None:
+def test_the_periodicity_loss_counts_noise_in_voiced_parts_only() -> None:
     torch.manual_seed(0)
     time = torch.arange(24_000) / 24_000
     true = sum(torch.cos(2 * torch.pi * 140 * n * time + n * n) for n in range(1, 40))
@@ -233,7 +233,7 @@ def test_noise_between_harmonics_costs_where_there_are_harmonics() -> None:
     assert periodicity_loss(better, true, bands) < losses[2]
 
 
-def test_norms_of_one_kernel_are_those_that_are_served() -> None:
+def test_fused_norms_equal_the_served_ones() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(6, 64).bfloat16() * 3, torch.rand(64).bfloat16() + 0.5
     fused = FusedNorms(CPU, torch.bfloat16).rms_norm(x, weight, 1e-6)
@@ -242,7 +242,7 @@ def test_norms_of_one_kernel_are_those_that_are_served() -> None:
     torch.testing.assert_close(fused, served, rtol=0.01, atol=0)
 
 
-def test_a_codec_is_written_as_it_was_read(tmp_path) -> None:
+def test_writing_a_codec_and_reading_it_changes_nothing(tmp_path) -> None:
     folder = embedded()["izwi-tiny-tts"] / "speech_tokenizer"
     _, weights = load_codec(folder, CPU)
     write_codec(weights, tmp_path)
@@ -256,7 +256,7 @@ def test_a_codec_is_written_as_it_was_read(tmp_path) -> None:
 
 
 # -- a judge that is no relative ------------------------------------------------------------------
-def test_a_second_judge_has_layers_of_its_own_number(tmp_path) -> None:
+def test_a_transcriber_may_have_another_number_of_layers(tmp_path) -> None:
     assert asr_config() is ASR
     (tmp_path / "config.json").write_text(json.dumps(asr_config(3)))
     config = read_config(tmp_path)

@@ -30,14 +30,14 @@ def value(stage: run.Stage, option: str) -> str:
     return stage.command[stage.command.index(option) + 1]
 
 
-def test_the_codec_is_finished_before_the_talker_learns_its_codes() -> None:
+def test_the_codec_stage_ends_before_the_talker_stage() -> None:
     stages = run.plan(OPTIONS, {}, set(), gpus=4)
     assert [stage.name for stage in stages] == ["text", "speech", "codec", "talker", "figures"]
     assert "--decoder-only" not in stages[2].command
     assert sum(stage.seconds for stage in stages) <= 25 * 60 - 120
 
 
-def test_without_the_codecs_stage_the_talker_has_its_time() -> None:
+def test_without_the_codec_stage_the_talker_gets_its_time() -> None:
     stages = ["speech", "talker", "asr"]
     options = argparse.Namespace(**{**vars(OPTIONS), "stages": stages, "minutes": 7.0})
     left = run.plan(options, {}, set(), gpus=1)
@@ -50,7 +50,7 @@ def test_without_the_codecs_stage_the_talker_has_its_time() -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 4])
-def test_every_gpu_has_a_process(gpus: int) -> None:
+def test_training_starts_a_process_for_each_gpu(gpus: int) -> None:
     trained = [stage for stage in run.plan(OPTIONS, {}, set(), gpus) if stage.seconds]
     for stage in trained:
         assert ("--nproc_per_node" in stage.command) == (gpus > 1)
@@ -58,7 +58,7 @@ def test_every_gpu_has_a_process(gpus: int) -> None:
             assert value(stage, "--nproc_per_node") == str(gpus)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_the_time_that_is_left(tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_with_the_remaining_time(tmp_path: Path) -> None:
     whole = run.plan(OPTIONS, {}, set(), gpus=1)
     progress = run.Progress(tmp_path)
     progress.note(whole[0], 20.0, finished=True)
@@ -72,7 +72,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_time_that_is_left(tmp_path: Pat
     assert rest[1].seconds == whole[3].seconds
 
 
-def test_a_stage_that_fails_ends_the_run_and_is_not_finished(tmp_path: Path) -> None:
+def test_a_failed_stage_ends_the_run_and_is_not_recorded_as_finished(tmp_path: Path) -> None:
     progress = run.Progress(tmp_path)
     with pytest.raises(SystemExit, match="codec failed with status 3"):
         run.run([[run.Stage("codec", (sys.executable, "-c", "raise SystemExit(3)"))]], progress)
@@ -80,7 +80,7 @@ def test_a_stage_that_fails_ends_the_run_and_is_not_finished(tmp_path: Path) -> 
     assert run.Progress(tmp_path).finished == {"text"}
 
 
-def test_stages_beside_each_other_run_at_the_same_time(tmp_path: Path) -> None:
+def test_independent_stages_run_at_the_same_time(tmp_path: Path) -> None:
     meet = (  # each waits for the other's file
         "import sys, time, pathlib; mine, other = map(pathlib.Path, sys.argv[1:])\n"
         "mine.touch()\n"
@@ -117,7 +117,7 @@ def write_corpus(folder: Path, stem: str, frames: int = 34) -> None:
     (folder / f"{stem}.words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoken))
 
 
-def test_a_few_steps_go_on_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
+def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     for stem in ("train0000", "heldout"):
         write_corpus(work / "data", stem)
@@ -155,7 +155,7 @@ def test_a_few_steps_go_on_from_the_committed_checkpoints(tmp_path: Path, monkey
     assert run.too_large(out) == []
 
 
-def test_the_transcriber_keeps_what_the_aligner_takes_from_it(tmp_path: Path) -> None:
+def test_training_the_transcriber_keeps_the_aligners_tensors(tmp_path: Path) -> None:
     index = json.loads(
         (run.EMBEDDED / "izwi-tiny-aligner/model.safetensors.index.json").read_text()
     )
@@ -185,7 +185,7 @@ def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
     assert torch.equal(codes[~still], drawn[~still])
 
 
-def test_silent_frames_weigh_more_to_the_talker(tmp_path: Path, monkeypatch) -> None:
+def test_silent_frames_have_more_weight_in_the_talkers_loss(tmp_path: Path, monkeypatch) -> None:
     write_corpus(tmp_path / "data", "train0000")
     run.begin(tmp_path)
     (tmp_path / run.TTS / "model.safetensors").unlink()  # a trained talker is sure of silence
@@ -216,7 +216,7 @@ def test_silent_frames_weigh_more_to_the_talker(tmp_path: Path, monkeypatch) -> 
         (("text/train.txt", "data/heldout.json"), ["talker"]),
     ],
 )
-def test_a_run_on_another_machine_makes_what_is_missing_there(
+def test_a_run_on_another_machine_repeats_stages_with_missing_files(
     tmp_path: Path, monkeypatch, there: tuple[str, ...], expected: list[str]
 ) -> None:
     work, out = tmp_path / "work", tmp_path / "out"

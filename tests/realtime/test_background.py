@@ -27,15 +27,15 @@ def speech(samples):
 
 @pytest.mark.parametrize("name", ["pad", "dial"])
 @pytest.mark.parametrize("lead_s", [0.0, 0.5])
-def test_sustained_tones_are_no_speech(name, lead_s):
+def test_sustained_tones_are_not_speech(name, lead_s):
     assert speech(sound(name, lead_s)).mean() < 0.06
 
 
-def test_plucked_notes_that_ring_are_no_speech_after_the_first():
+def test_ringing_notes_after_the_first_are_not_speech():
     assert not speech(sound("music"))[75:].any()
 
 
-def test_voices_without_a_pause_are_background_after_a_while():
+def test_voices_without_pauses_become_background():
     found = speech(sound("babble"))
     assert found[100:].mean() < 0.25
     assert speech(sound("babble", 0.0))[75:].mean() < 0.25
@@ -45,7 +45,7 @@ def test_voices_without_a_pause_are_background_after_a_while():
     "name", ["question", "long", "stop", "woman-talks", "man-talks", "no-wait"]
 )
 @pytest.mark.parametrize("lead_s", [0.0, 0.5])
-def test_a_speaker_is_heard(name, lead_s):
+def test_a_speaker_is_detected(name, lead_s):
     found = speech(sound(name, lead_s))
     spoken = np.flatnonzero(found)
     # no gap in it is as long as the silence that ends a turn
@@ -55,7 +55,7 @@ def test_a_speaker_is_heard(name, lead_s):
 
 
 @pytest.mark.parametrize("behind", ["pad", "babble"])
-def test_a_speaker_is_heard_over_the_background(behind):
+def test_a_speaker_is_detected_over_the_background(behind):
     voice, room = sound("long"), sound(behind, 0.0)
     room = np.resize(room, len(voice)) * (0.3 * np.std(voice) / np.std(room))
     spoken = np.flatnonzero(speech((voice + room).astype(np.float32)))
@@ -79,7 +79,7 @@ def test_people_far_away_do_not_interrupt(below_db, over_answer, is_room):
     assert [check.is_room(frame, over_answer) for frame in far] == [is_room] * 20
 
 
-def test_no_speaker_is_background_before_speech():
+def test_nothing_is_background_before_the_first_speech():
     check = OverlapCheck()
     check.begin_answer()
     assert not any(check.is_room(frame, True) for frame in frames(-45.0, 20))

@@ -117,7 +117,7 @@ async def converse(disturbances, made):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(DISTURBANCES)
-def test_two_hundred_interruptions(monkeypatch, disturbances):
+def test_interruptions_at_any_time_keep_the_audio_and_history_consistent(monkeypatch, disturbances):
     made = []
 
     async def open_answer(*_):
@@ -162,8 +162,8 @@ def check(phone, made):
             assert response["status"] == "cancelled" or len(sent) == len(full)
 
 
-def test_the_tones_are_paused_and_cancelled(monkeypatch):
-    """The property above is about something: short speech pauses, long speech cancels."""
+def test_short_speech_pauses_an_answer_and_long_speech_cancels_it(monkeypatch):
+    """So the property above covers both cases."""
     made = []
 
     async def open_answer(*_):

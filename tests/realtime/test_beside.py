@@ -8,7 +8,7 @@ from tests.realtime.test_conversations import talking
 NOTE = {"conversation": "none", "output_modalities": ["text"], "metadata": {"for": "notes"}}
 
 
-async def test_it_is_answered_while_another_is_said(client, served):
+async def test_a_response_outside_the_conversation_does_not_wait_for_another(client, served):
     async with talking(client) as talk:
         await talk.connection.response.create()
         first = await talk.until("response.created")
@@ -28,7 +28,7 @@ async def test_it_is_answered_while_another_is_said(client, served):
     assert added == [ended.response.output[0].id]
 
 
-async def test_it_has_input_of_its_own(client, served):
+async def test_a_response_outside_the_conversation_uses_only_its_input(client, served):
     said = [{"type": "input_text", "text": "Only this."}]
     async with talking(client) as talk:
         item = {"type": "message", "role": "user", "content": said}
@@ -37,7 +37,7 @@ async def test_it_has_input_of_its_own(client, served):
     assert [message.content for message in served.prompts[-1]] == ["Only this."]
 
 
-async def test_each_is_cancelled_by_its_id(client):
+async def test_each_response_is_cancelled_by_its_id(client):
     async with talking(client) as talk:
         await talk.connection.response.create()
         first = await talk.until("response.created")
@@ -57,7 +57,7 @@ async def test_each_is_cancelled_by_its_id(client):
         assert done.response.id == first.response.id
 
 
-async def test_there_are_not_too_many(client):
+async def test_responses_at_the_same_time_are_limited(client):
     async with talking(client) as talk:
         loud = {"conversation": "none", "output_modalities": ["audio"]}
         for _ in range(5):

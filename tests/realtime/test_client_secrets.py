@@ -27,7 +27,7 @@ from tests.api.conftest import (
 KEY = "a-long-key-of-an-operator"
 
 
-def test_a_secret_says_what_it_was_made_for(tmp_path):
+def test_another_process_reads_a_secret_until_it_expires(tmp_path):
     now_s = 1000.0
     ours = ClientSecrets(tmp_path, lambda: now_s)
     made = ClientSecret(1600, "ann", {"type": "realtime", "instructions": "Say \u00e9."})
@@ -41,7 +41,7 @@ def test_a_secret_says_what_it_was_made_for(tmp_path):
     assert ours.read(value) is None
 
 
-def test_a_secret_that_was_changed_opens_nothing(tmp_path):
+def test_a_changed_secret_is_rejected(tmp_path):
     ours = ClientSecrets(tmp_path, lambda: 0.0)
     value = ours.make(ClientSecret(10, None, {}))
     for place in range(len(value)):
@@ -53,7 +53,7 @@ def test_a_secret_that_was_changed_opens_nothing(tmp_path):
     assert elsewhere.read(value) is None
 
 
-def test_a_session_that_is_too_long_for_a_header(tmp_path):
+def test_a_session_too_long_for_a_header_is_rejected(tmp_path):
     with pytest.raises(TooLarge):
         ClientSecrets(tmp_path, lambda: 0.0).make(ClientSecret(1, None, {"x": "y" * 5000}))
 
@@ -74,7 +74,7 @@ def sdk(guarded):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{guarded}/v1", api_key=KEY, max_retries=0)
 
 
-def test_openai_makes_one_and_a_browser_uses_it(sdk, guarded):
+def test_the_sdk_creates_a_secret_and_a_browser_connects_with_it(sdk, guarded):
     made = sdk.realtime.client_secrets.create(
         session={"type": "realtime", "model": "chat", "instructions": "Be kind."},
         expires_after={"anchor": "created_at", "seconds": 60},
@@ -90,7 +90,7 @@ def test_openai_makes_one_and_a_browser_uses_it(sdk, guarded):
         assert json.loads(socket.recv())["type"] == "session.created"
 
 
-def test_it_opens_nothing_else(sdk, guarded):
+def test_a_secret_gives_access_to_live_sessions_only(sdk, guarded):
     value = sdk.realtime.client_secrets.create().value
     head = {"authorization": f"Bearer {value}"}
     for path in ("/v1/models", "/v1/realtime/client_secrets"):
@@ -125,7 +125,7 @@ def test_an_invalid_client_secret_gets_401(guarded, shown):
         ({"session": {"type": "realtime", "model": "nope"}}, "model"),
     ],
 )
-def test_what_cannot_be_had_is_refused(sdk, body, param):
+def test_a_secret_for_an_unsupported_session_is_refused(sdk, body, param):
     with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
         sdk.post("/realtime/client_secrets", body=body, cast_to=object)
     assert refused.value.param == param

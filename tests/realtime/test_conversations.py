@@ -102,7 +102,7 @@ async def undisturbed(client, said):
 
 
 @pytest.mark.parametrize("cough_s", [0.12, 0.2])
-async def test_after_a_cough_the_answer_goes_on_from_the_sample(client, said, cough_s):
+async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, said, cough_s):
     expected = await undisturbed(client, said)
     async with talking(client) as talk:
         await ask(talk, said)
@@ -152,7 +152,7 @@ async def test_an_interruption_ends_the_answer_and_is_answered(client, served, s
     assert kept.content[0].transcript == cut
 
 
-async def test_an_answer_that_a_client_truncates_is_not_sent_on(client):
+async def test_an_answer_that_a_client_truncates_is_cancelled(client):
     async with talking(client) as talk:
         await talk.connection.response.create()
         for _ in range(20):
@@ -173,7 +173,7 @@ async def test_an_answer_that_a_client_truncates_is_not_sent_on(client):
     assert abs(len(base64.b64decode(kept.content[0].audio)) - 300 * 48) <= 2
 
 
-async def test_push_to_talk(client, said):
+async def test_push_to_talk_answers_when_the_client_commits(client, said):
     async with talking(client, audio={"input": {"turn_detection": None}}) as talk:
         await talk.speak(said(QUESTION))
         await talk.connection.input_audio_buffer.commit()
@@ -187,7 +187,7 @@ async def test_push_to_talk(client, said):
 
 
 @pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
-async def test_telephone_sound(client, kind):
+async def test_answers_have_the_rate_of_telephone_formats(client, kind):
     audio = {"input": {"turn_detection": None}, "output": {"format": {"type": kind}, "speed": 1.5}}
     async with talking(client, audio=audio) as talk:
         await talk.connection.response.create(response={"instructions": "Say it."})
@@ -195,7 +195,7 @@ async def test_telephone_sound(client, kind):
     assert 8000 < len(talk.sound()) < 8000 * 5
 
 
-async def test_what_is_recorded_is_not_paced(client, said):
+async def test_a_client_with_a_large_lead_gets_all_audio_at_once(client, said):
     expected = await undisturbed(client, said)
     async with talking(client, audio={"output": {"lead_ms": 60_000}}) as talk:
         await ask(talk, said)
@@ -203,7 +203,7 @@ async def test_what_is_recorded_is_not_paced(client, said):
     assert talk.sound() == expected
 
 
-async def test_noise_and_silence_are_no_turns(client):
+async def test_noise_and_silence_do_not_start_turns(client):
     noise = np.random.default_rng(3).normal(size=24_000 * 3) * 0.02
     async with talking(client) as talk:
         await talk.speak(noise)
@@ -244,7 +244,7 @@ async def test_a_function_is_called_and_its_output_is_answered(client, served):
     assert answered.content == "at seven"
 
 
-async def test_interruptions_at_any_time_leave_one_end_of_each_response(client, said):
+async def test_interruptions_at_any_time_end_each_response_once(client, said):
     speech = said("No, I would like to know about the bus.")
     async with talking(client) as talk:
         await ask(talk, said)

@@ -84,7 +84,7 @@ async def pause_all(engine):
     ("happens", "pause_s"),
     [("nothing", 0.2), ("nothing", 2.0), ("nothing", 20.0), ("eviction", 2.0), ("death", 20.0)],
 )
-def test_a_pause_of_any_length(world, undisturbed, pause_s, happens):
+def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause_s, happens):
     async def disturb(phone, engine):
         resume = await pause_all(engine)
         await phone.be_silent(0.1)  # what was on its way arrives
@@ -109,7 +109,7 @@ def test_a_pause_of_any_length(world, undisturbed, pause_s, happens):
 
 
 @pytest.mark.parametrize("sound", ["cough", "mm-hm", "right"])
-def test_a_sound_of_the_listener(world, undisturbed, sound):
+def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, sound):
     async def disturb(phone, engine):
         await phone.hear(recorded(sound))
         await phone.be_silent(0.3)
@@ -119,7 +119,7 @@ def test_a_sound_of_the_listener(world, undisturbed, sound):
     assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
-def test_a_cough_while_the_engine_is_killed(world, undisturbed):
+def test_an_answer_resumes_after_a_cough_while_the_engine_is_killed(world, undisturbed):
     async def disturb(phone, engine):
         cough = recorded("cough")
         await phone.hear(cough[: len(cough) // 3])
@@ -132,7 +132,7 @@ def test_a_cough_while_the_engine_is_killed(world, undisturbed):
     assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
-def test_a_listener_who_mutes_the_microphone_in_a_cough(world, undisturbed):
+def test_an_answer_resumes_if_the_microphone_is_muted_during_a_cough(world, undisturbed):
     async def disturb(phone, engine):
         cough = recorded("cough")
         await phone.hear(cough[: len(cough) // 3])
@@ -143,7 +143,7 @@ def test_a_listener_who_mutes_the_microphone_in_a_cough(world, undisturbed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
-def test_any_disturbances(world, undisturbed, seed):
+def test_an_answer_resumes_after_random_disturbances(world, undisturbed, seed):
     chance = random.Random(seed)
 
     async def disturb(phone, engine):

@@ -17,7 +17,7 @@ LAWS = {"mu": "pcm_mulaw", "a": "pcm_alaw"}
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_g711_is_read_as_ffmpeg_reads_it(law):
+def test_g711_is_decoded_as_by_ffmpeg(law):
     data = bytes(range(256))
     context = av.CodecContext.create(LAWS[law], "r")
     context.sample_rate, context.layout = 8000, "mono"
@@ -27,7 +27,7 @@ def test_g711_is_read_as_ffmpeg_reads_it(law):
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_g711_is_written_as_the_nearest_value(law):
+def test_g711_is_encoded_to_the_nearest_value(law):
     values = np.sort(decode_g711(bytes(range(256)), law))
     samples = np.linspace(-1.2, 1.2, 10_001).astype(np.float32)
     ours = decode_g711(encode_g711(samples, law), law)
@@ -47,7 +47,7 @@ CUTS = st.lists(st.integers(0, 12_000), max_size=12).map(sorted)
 
 @examples(30)
 @given(st.sampled_from(sorted(FORMATS)), CUTS)
-def test_input_is_the_same_however_it_is_cut(name, cuts):
+def test_decoding_does_not_depend_on_how_input_is_cut(name, cuts):
     wire = FORMATS[name]
     data = wire.encode(SOUND)
     whole = InputDecoder(wire).write(data)
@@ -63,7 +63,7 @@ def test_input_is_the_same_however_it_is_cut(name, cuts):
 
 @examples(30)
 @given(st.sampled_from(sorted(FORMATS)), CUTS)
-def test_output_is_the_same_however_it_is_cut(name, cuts):
+def test_encoding_does_not_depend_on_how_output_is_cut(name, cuts):
     def encoded(cuts):
         encoder = OutputEncoder(FORMATS[name], 24_000)
         pairs = zip([0, *cuts], [*cuts, len(SOUND)], strict=True)
@@ -74,12 +74,12 @@ def test_output_is_the_same_however_it_is_cut(name, cuts):
     assert FORMATS[name].duration_ms(len(whole)) == pytest.approx(250, abs=0.2)
 
 
-def test_pcm_at_its_own_rate_is_not_touched():
+def test_pcm_at_its_own_rate_is_not_resampled():
     encoder = OutputEncoder(FORMATS["audio/pcm"], 24_000)
     assert encoder.write(SOUND) + encoder.finish() == to_s16le(SOUND)
 
 
-def test_half_a_sample_waits_for_its_other_half():
+def test_half_a_sample_waits_for_the_other_half():
     wire = FORMATS["audio/pcm"]
     data = wire.encode(SOUND)
     decoder = InputDecoder(wire)
@@ -87,7 +87,7 @@ def test_half_a_sample_waits_for_its_other_half():
     np.testing.assert_allclose(joined, InputDecoder(wire).write(data)[: len(joined)], atol=1e-6)
 
 
-def test_recent_sound_is_read_by_its_place():
+def test_recent_audio_is_read_by_sample_index():
     recent = RecentSound(100)
     for start in range(0, 1000, 30):
         recent.write(np.arange(start, min(start + 30, 1000), dtype=np.float32))

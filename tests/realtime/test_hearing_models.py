@@ -70,7 +70,7 @@ async def ask(talk):
     await talk.be_silent(0.8)
 
 
-async def test_it_hears_and_answers_and_remembers(client, world):
+async def test_a_speech_to_speech_model_answers_and_keeps_the_conversation(client, world):
     async with talking(client, instructions="Be short.") as talk:
         await ask(talk)
         done = await talk.until("response.done")
@@ -95,7 +95,7 @@ async def test_it_hears_and_answers_and_remembers(client, world):
     assert ENTRIES - 10 < len(said.entries) <= ENTRIES
 
 
-async def test_after_a_cough_it_goes_on_from_the_sample(client, world):
+async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, world):
     async with talking(client) as talk:
         await ask(talk)
         await talk.until("response.done")
@@ -115,7 +115,7 @@ async def test_after_a_cough_it_goes_on_from_the_sample(client, world):
     assert talk.sound() == expected
 
 
-async def test_an_interruption_cuts_what_it_said_to_what_was_played(client, world):
+async def test_an_interruption_truncates_the_answer_to_the_played_part(client, world):
     async with talking(client) as talk:
         await ask(talk)
         for _ in range(30):
@@ -143,7 +143,7 @@ async def test_an_interruption_cuts_what_it_said_to_what_was_played(client, worl
     assert sum(len(entry) > 1 for entry in said.entries) == 2
 
 
-async def test_it_answers_in_writing_too(client, world):
+async def test_a_speech_to_speech_model_answers_in_text(client, world):
     async with talking(client, output_modalities=["text"]) as talk:
         said = [{"type": "input_text", "text": "When?"}]
         item = {"type": "message", "role": "user", "content": said}
@@ -155,7 +155,7 @@ async def test_it_answers_in_writing_too(client, world):
     assert world.asked[-1].speaks is False
 
 
-async def test_it_calls_no_functions(client):
+async def test_a_speech_to_speech_model_refuses_functions(client):
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     async with talking(client) as talk:
         await talk.connection.session.update(session={"type": "realtime", "tools": [tool]})
@@ -163,12 +163,12 @@ async def test_it_calls_no_functions(client):
     assert error.param == "session.tools"
 
 
-async def test_it_is_the_default_where_nothing_else_answers(client):
+async def test_a_speech_to_speech_model_is_the_default_without_others(client):
     async with client.realtime.connect() as connection:
         assert (await Talk(connection).until("session.created")).session.model == MODEL
 
 
-def test_what_was_played_ends_with_a_frame():
+def test_the_played_part_of_an_answer_ends_with_a_frame():
     entries = ((1,), (2,), (3, 3), (4, 4), (5,), (6, 6))
     content = Content("output_audio", "x", entries=entries, frame_ms=80.0)
     assert played_entries(content) == entries
@@ -180,7 +180,7 @@ def test_what_was_played_ends_with_a_frame():
     assert [turn.role for turn in spoken_turns([unsaid])] == ["user"]
 
 
-def test_sound_that_is_not_kept_is_written():
+def test_audio_that_is_not_kept_is_replaced_by_its_transcript():
     written = Content("input_audio", "When?", audio=None)
     (turn,) = spoken_turns([Item("message", role="user", content=[written])])
     assert turn.parts == ("When?",)

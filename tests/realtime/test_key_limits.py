@@ -59,7 +59,7 @@ def answers(server, key, *responses):
     return events
 
 
-def test_each_answer_says_what_is_left(server):
+def test_each_response_reports_the_remaining_limits(server):
     events = answers(server, "limited", {}, {"conversation": "none"})
     kinds = [event["type"] for event in events]
     updates = [event for event in events if event["type"] == "rate_limits.updated"]
@@ -84,11 +84,11 @@ def test_each_answer_says_what_is_left(server):
     assert limits[1]["tokens"]["remaining"] < 810
 
 
-def test_a_key_without_such_limits_is_told_nothing(server):
+def test_a_key_without_limits_gets_no_rate_limit_events(server):
     assert "rate_limits.updated" not in [event["type"] for event in answers(server, "free", {})]
 
 
-def test_the_metric_of_prepared_answers_is_shown(server):
+def test_the_metrics_count_prepared_answers(server):
     port, keys = server
     head = {"authorization": f"Bearer {keys['free']}"}
     shown = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=head).text

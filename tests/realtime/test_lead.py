@@ -31,9 +31,7 @@ async def ask(phone, engine):
     ("server_ms", "session_ms", "lead_ms"),
     [(250, None, 250), (600, None, 600), (0, None, None), (0, 400, 400), (250, 0, None)],
 )
-def test_the_session_says_how_far_ahead_sound_is_sent_else_the_server(
-    world, server_ms, session_ms, lead_ms
-):
+def test_the_lead_of_a_session_overrides_the_servers(world, server_ms, session_ms, lead_ms):
     output = {} if session_ms is None else {"lead_ms": session_ms}
     # the engine is several times faster than the listener
     phone = world.talk(
@@ -51,7 +49,7 @@ def test_the_session_says_how_far_ahead_sound_is_sent_else_the_server(
 
 
 @pytest.mark.parametrize("lead_ms", [-1, 1, 39, 60_001])
-def test_a_lead_that_leaves_gaps_or_is_endless_is_refused(lead_ms):
+def test_a_lead_out_of_range_is_refused(lead_ms):
     assert not is_lead_ms(lead_ms)
     with pytest.raises(InvalidRequest, match="0 or from 40 to 60000") as refused:
         updated(RealtimeSettings(), {"audio": {"output": {"lead_ms": lead_ms}}})
@@ -64,7 +62,7 @@ def test_a_lead_that_leaves_gaps_or_is_endless_is_refused(lead_ms):
     ("options", "environment", "lead_ms"),
     [([], "", 250), ([], "0", 0), ([], "400", 400), (["--live-lead-ms", "0"], "400", 0)],
 )
-def test_the_option_of_serve_is_above_the_environment(monkeypatch, options, environment, lead_ms):
+def test_the_option_of_serve_overrides_the_environment(monkeypatch, options, environment, lead_ms):
     started = []
     monkeypatch.setattr(command, "_run", lambda serve_options, *_: started.append(serve_options))
     monkeypatch.setenv("IZWI_LIVE_LEAD_MS", environment)
@@ -74,7 +72,7 @@ def test_the_option_of_serve_is_above_the_environment(monkeypatch, options, envi
     assert Settings().live_lead_ms == 250
 
 
-def test_serve_refuses_a_lead_by_its_name(monkeypatch):
+def test_serve_names_the_option_when_it_refuses_a_lead(monkeypatch):
     monkeypatch.setattr(command, "_run", lambda *_: None)
     ended = CliRunner().invoke(app, ["serve", "--live-lead-ms", "20"])
     assert ended.exit_code == 2

@@ -39,7 +39,7 @@ def log():
     logger.removeHandler(handler)
 
 
-async def test_thousands_of_bad_events_are_a_few_lines(log, monkeypatch) -> None:
+async def test_thousands_of_bad_events_give_a_few_log_lines(log, monkeypatch) -> None:
     monkeypatch.setattr(dialogue, "transcription_of", lambda *_: None)
     monkeypatch.setattr(dialogue, "hears_itself", lambda *_: False)
     monkeypatch.setattr("izwi_api.realtime.session.check_settings", no_check)
@@ -59,7 +59,7 @@ async def test_thousands_of_bad_events_are_a_few_lines(log, monkeypatch) -> None
     assert all("a response failed" in line for line in lines)
 
 
-def test_what_was_left_out_is_counted(log) -> None:
+def test_omitted_log_lines_are_counted(log) -> None:
     stream, clock = log
     logger = logging.getLogger("izwi_api.somewhere")
 
@@ -81,7 +81,7 @@ def test_what_was_left_out_is_counted(log) -> None:
     ]
 
 
-def test_every_process_of_a_server_logs_so(monkeypatch) -> None:
+def test_server_logging_limits_repeated_lines(monkeypatch) -> None:
     root = logging.RootLogger(logging.WARNING)
     monkeypatch.setattr(logging, "root", root)
     monkeypatch.setattr(logging, "getLogger", lambda *_: root)

@@ -51,7 +51,7 @@ def undisturbed(world):
     ("dies_s", "gone_s"),
     [(0.0, 0.4), (0.0, 9.0), (0.7, 9.0), (1.6, 0.5), (2.3, 9.0)],
 )
-def test_a_turn_in_which_the_engine_dies_is_answered(world, undisturbed, dies_s, gone_s):
+def test_a_turn_is_answered_after_the_engine_dies_during_it(world, undisturbed, dies_s, gone_s):
     phone = conversation(world, dies_s, gone_s)
     assert happened(phone) == "SERD"
     heard = [[e.event["transcript"] for e in made.of(COMPLETED)] for made in (phone, undisturbed)]

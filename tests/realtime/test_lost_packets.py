@@ -42,18 +42,18 @@ def test_packets_are_decoded_in_order_80_ms_later():
 
 
 @pytest.mark.parametrize("first", [0, 7, 65_530])
-def test_one_that_is_late_comes_in_its_place_and_a_second_time_not_at_all(first):
+def test_late_packets_are_reordered_and_duplicates_dropped(first):
     order = [first + n for n in (0, 2, 1, 1, 3, 6, 5, 4, 7, 8, 9, 2, 10, 11, 12)]
     assert received(order) == [first + n for n in range(9)]
 
 
-def test_a_sender_that_begins_anew_is_followed():
+def test_a_sender_may_restart_its_sequence_numbers():
     assert received([*range(8), *range(30_000, 30_008)])[-4:] == [*range(30_000, 30_004)]
 
 
 @given(st.integers(0, 70_000), st.lists(st.booleans(), min_size=20, max_size=200), st.data())
-def test_whatever_comes_in_time_is_decoded_in_order_and_once(first, arrives, data):
-    """None is moved by more than two places, and few are lost in a row."""
+def test_packets_in_time_are_decoded_once_and_in_order(first, arrives, data):
+    """No packet is moved by more than two places, and few are lost in a row."""
     sent = [first + n for n, comes in enumerate(arrives) if comes or n == 0]
     moves = data.draw(st.lists(st.floats(0, 2), min_size=len(sent), max_size=len(sent)))
     keys = dict(zip(sent, moves, strict=True))
@@ -65,7 +65,7 @@ def test_whatever_comes_in_time_is_decoded_in_order_and_once(first, arrives, dat
     assert len(sent) - len(decoded) <= 4
 
 
-def test_gaps_are_filled_so_that_time_goes_on():
+def test_gaps_are_filled_with_fading_audio():
     filler, heard = Filler(RATE), []
     for number in (0, 1, 4, 5, 9):
         piece = np.full(PIECE, 1000, np.int16)
@@ -76,7 +76,7 @@ def test_gaps_are_filled_so_that_time_goes_on():
     assert levels == [1000, 1000, 500, 250, 1000, 1000, 500, 250, 125, 1000]
 
 
-def test_a_pause_of_the_sender_is_no_gap():
+def test_a_pause_of_the_sender_is_not_filled():
     filler = Filler(RATE)
     piece = np.ones(PIECE, np.int16)
     assert sum(
@@ -84,7 +84,7 @@ def test_a_pause_of_the_sender_is_no_gap():
     ) == (3 * PIECE)
 
 
-def test_silence_that_was_heard_is_no_gap():
+def test_silence_that_was_added_is_not_filled_again():
     filler, piece = Filler(RATE), np.full(PIECE, 1000, np.int16)
     heard = [filler.silence(0.1), *filler.pieces(5.0, piece), filler.silence(0.4)]
     heard += filler.pieces(5.5, piece)
@@ -114,7 +114,7 @@ def lossy(monkeypatch):
 
 
 @pytest.mark.skipif(find_spec("aiortc") is None, reason="needs the extra `webrtc`")
-async def test_a_conversation_over_a_network_that_loses_packets(served, said, lossy):
+async def test_a_conversation_works_over_a_network_that_loses_packets(served, said, lossy):
     from tests.realtime.test_webrtc import calling
 
     served.answer = ANSWER

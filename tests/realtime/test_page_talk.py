@@ -42,7 +42,9 @@ HAS_WEBRTC = find_spec("aiortc") is not None
         pytest.param("webrtc", marks=pytest.mark.skipif(not HAS_WEBRTC, reason="needs aiortc")),
     ],
 )
-async def test_a_conversation_with_barge_in(served, said, tmp_path, monkeypatch, way):
+async def test_the_page_holds_a_conversation_with_barge_in(
+    served, said, tmp_path, monkeypatch, way
+):
     if way == "socket":
         monkeypatch.setattr(realtime_calls, "find_spec", lambda _: None)
     served.prompts.clear()

@@ -11,25 +11,25 @@ from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.playback import PlaybackClock
 
 
-def test_sound_is_played_at_its_speed():
+def test_audio_is_played_in_real_time():
     clock = PlaybackClock().send(1000, now_ms=5000)
     assert [clock.played_ms(now) for now in (5000, 5400, 6000, 9000)] == [0, 400, 1000, 1000]
     assert [clock.wait_ms(now) for now in (5000, 5400, 5750, 5800)] == [750, 350, 0, 0]
 
 
-def test_a_gap_is_not_played():
+def test_a_gap_does_not_count_as_played():
     clock = PlaybackClock().send(100, 0).send(100, 1000)
     assert clock.played_ms(1050) == 150
 
 
-def test_a_client_that_records_gets_all_at_once():
+def test_without_a_lead_all_audio_is_sent_at_once():
     clock = PlaybackClock(lead_ms=None).send(60_000, 0)
     assert clock.wait_ms(0) == 0
     assert clock.played_ms(1000) == 1000
 
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 400))))
-def test_what_was_played_only_grows_and_was_sent(steps):
+def test_the_played_time_never_decreases_or_exceeds_the_sent_time(steps):
     clock, now_ms, before = PlaybackClock(), 0.0, 0.0
     for duration_ms, wait_ms in steps:
         clock = clock.send(duration_ms, now_ms)
@@ -42,7 +42,7 @@ def test_what_was_played_only_grows_and_was_sent(steps):
 
 @pytest.mark.parametrize("cut", [1, 7, 100, 480, 1920, 24_000])
 @pytest.mark.parametrize("quiet", [0, 100, 480, 3000, 9599])
-def test_the_quiet_before_an_answer_is_cut(cut, quiet):
+def test_silence_at_the_start_of_an_answer_is_trimmed(cut, quiet):
     loud = np.linspace(0.1, 0.5, 4000, dtype=np.float32)
     whole = np.concatenate([np.full(quiet, 1e-4, np.float32), loud])
     lead_in = LeadIn(24_000)
@@ -52,7 +52,7 @@ def test_the_quiet_before_an_answer_is_cut(cut, quiet):
 
 
 @pytest.mark.parametrize("cut", [100, 1920, 24_000])
-def test_a_pause_before_an_answer_stays(cut):
+def test_a_pause_at_the_start_of_an_answer_is_kept(cut):
     whole = np.concatenate([np.zeros(24_000, np.float32), np.ones(100, np.float32)])
     lead_in = LeadIn(24_000)
     played = [lead_in.cut(whole[start : start + cut]) for start in range(0, len(whole), cut)]

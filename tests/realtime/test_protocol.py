@@ -32,17 +32,17 @@ THEIRS = {
 OURS = {kind.__struct_config__.tag: kind for kind in get_args(ClientEvent)}
 
 
-def test_every_client_event_is_known():
+def test_every_client_event_of_the_sdk_is_known():
     assert len(THEIRS) == 11
     assert OURS.keys() == THEIRS.keys()
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_its_keys_are_theirs(name):
+def test_each_event_has_the_sdks_fields(name):
     assert {*OURS[name].__struct_fields__, "type"} == set(THEIRS[name].model_fields)
 
 
-def test_the_options_of_a_response_are_theirs():
+def test_response_options_are_those_of_the_sdk():
     from openai.types.realtime import RealtimeResponseCreateParams
 
     assert set(ResponseOptions.__struct_fields__) == set(RealtimeResponseCreateParams.model_fields)
@@ -56,7 +56,7 @@ def keys_of(value: Any, at: str = "") -> set[str]:
     }
 
 
-def test_the_session_object_is_theirs():
+def test_the_session_object_is_that_of_the_sdk():
     from openai.types.realtime import RealtimeSessionCreateRequest
 
     theirs = set(RealtimeSessionCreateRequest.model_fields)
@@ -88,13 +88,13 @@ def test_the_session_object_is_theirs():
          "response.output_modalities[0]", None),
     ],
 )  # fmt: skip
-def test_bad_events(text, param, event_id):
+def test_bad_events_are_rejected(text, param, event_id):
     with pytest.raises(BadEvent) as refused:
         parse_event(text)
     assert (refused.value.param, refused.value.event_id) == (param, event_id)
 
 
-def test_an_append_of_15_mib_is_taken_and_no_more():
+def test_an_append_may_have_15_mib_and_not_more():
     def append(size: int) -> str:
         audio = base64.b64encode(bytes(size)).decode()
         return f'{{"type": "input_audio_buffer.append", "audio": "{audio}"}}'
@@ -109,7 +109,7 @@ def test_an_append_of_15_mib_is_taken_and_no_more():
 BEGIN = RealtimeSettings(id="sess_1", model="chat")
 
 
-def test_an_update_merges_what_is_given():
+def test_an_update_merges_its_values():
     changed = updated(BEGIN, {"audio": {"input": {"turn_detection": {"threshold": 0.8}}}})
     assert detection_of(changed) == ServerVad(threshold=0.8)
     changed = updated(changed, {"audio": {"output": {"voice": {"id": "amber"}, "speed": 1.5}}})
@@ -137,7 +137,7 @@ def test_null_and_empty_values_clear():
     assert updated(full, {**changes, "instructions": None, "tools": None}) == BEGIN
 
 
-def test_a_transcription_is_sent_with_the_keys_that_were_set():
+def test_transcription_settings_have_only_the_keys_that_were_set():
     changed = updated(BEGIN, {"audio": {"input": {"transcription": {"model": "a"}}}})
     assert as_json(changed)["audio"]["input"]["transcription"] == {"model": "a"}
     more = {"language": "en", "languages": ["en", "de"], "keywords": None, "prompt": "Trains."}
@@ -147,7 +147,7 @@ def test_a_transcription_is_sent_with_the_keys_that_were_set():
     }  # fmt: skip
 
 
-def test_ids_and_the_model_are_not_changed():
+def test_an_update_ignores_ids_and_the_model():
     changes = {"type": "realtime", "id": "x", "model": "other", "expires_at": 5, "object": "y"}
     assert updated(BEGIN, changes) == BEGIN
 
@@ -176,7 +176,7 @@ def test_a_wrong_value_changes_nothing(changes, param):
     assert as_json(BEGIN) == before
 
 
-def test_what_only_transcribes_answers_nothing():
+def test_a_transcription_session_creates_no_responses():
     session = TranscriptionSettings()
     assert detection_of(session) == ServerVad(create_response=False, interrupt_response=False)
     with pytest.raises(InvalidRequest):

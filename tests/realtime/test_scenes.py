@@ -38,7 +38,7 @@ def undisturbed(world):
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_conversation(world, undisturbed, name):
+def test_each_scene_gives_the_expected_events(world, undisturbed, name):
     scene = SCENES[name]
     phone = play(world, scene)
     heard = phone.of("conversation.item.input_audio_transcription.completed")
@@ -58,7 +58,7 @@ def test_a_conversation(world, undisturbed, name):
         assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"
 
 
-def test_an_answer_that_is_prepared_when_its_client_leaves_was_in_vain(world):
+def test_an_answer_prepared_for_a_client_that_leaves_is_counted_as_unused(world):
     async def leaving(phone, engine):
         await phone.be_silent(0.4)
         await phone.hear(recorded("question"))

@@ -61,7 +61,9 @@ def message(text, **fields):
         ("output_audio_buffer.clear", {}, "invalid_event", "type"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_an_event(socket, kind, fields, code, param):
+def test_an_impossible_event_gets_an_error_and_the_session_continues(
+    socket, kind, fields, code, param
+):
     answer = tell(socket, kind, **fields)
     assert answer["type"] == "error"
     error = answer["error"]
@@ -79,7 +81,7 @@ def test_an_invalid_event_gets_an_error_event(socket, raw):
     assert tell(socket, "input_audio_buffer.clear")["type"] == "input_audio_buffer.cleared"
 
 
-def test_a_client_that_sends_nothing_but_faults_is_left(socket):
+def test_a_client_that_sends_only_invalid_events_is_disconnected(socket):
     for _ in range(100):
         socket.send("{")
     codes = []
@@ -90,7 +92,7 @@ def test_a_client_that_sends_nothing_but_faults_is_left(socket):
     assert socket.close_code == 1008
 
 
-def test_items(socket):
+def test_items_are_created_retrieved_and_deleted(socket):
     first = tell(socket, "conversation.item.create", item=message("one", id="a"))
     assert (first["type"], first["previous_item_id"]) == ("conversation.item.added", None)
     assert json.loads(socket.recv())["type"] == "conversation.item.done"
@@ -132,7 +134,7 @@ def test_a_second_response_is_refused(socket):
     assert kinds.count("response.created") == kinds.count("response.done") == 1
 
 
-def test_sound_of_the_user_is_kept_for_retrieval(socket):
+def test_the_users_audio_can_be_retrieved(socket):
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     assert tell(socket, "session.update", session=off)["type"] == "session.updated"
     sound = bytes(range(256)) * 60
@@ -156,7 +158,7 @@ def test_sound_of_the_user_is_kept_for_retrieval(socket):
         ("intent=transcription&model=nope", 404, "model_not_found"),
     ],
 )
-def test_a_session_that_cannot_be_had_is_refused(served, query, status, code):
+def test_an_unsupported_session_is_refused(served, query, status, code):
     with (
         pytest.raises(InvalidStatus) as refused,
         connect(f"ws://127.0.0.1:{served.port}/v1/realtime?{query}"),
@@ -166,14 +168,14 @@ def test_a_session_that_cannot_be_had_is_refused(served, query, status, code):
     assert json.loads(refused.value.response.body)["error"]["code"] == code
 
 
-def test_a_browser_gets_its_protocol(served):
+def test_a_browser_gets_the_realtime_subprotocol(served):
     offered = ["realtime", "openai-insecure-api-key.ek_x"]
     url = f"ws://127.0.0.1:{served.port}/v1/realtime"
     with connect(url, subprotocols=offered) as socket:
         assert socket.subprotocol == "realtime"
 
 
-async def test_a_session_that_only_transcribes(client, said):
+async def test_a_transcription_session_sends_transcripts_only(client, said):
     async with client.realtime.connect(
         extra_query={"intent": "transcription", "model": "izwi-tiny-asr"}
     ) as connection:
@@ -197,7 +199,7 @@ async def test_a_session_that_only_transcribes(client, said):
     assert not [kind for kind in talk.types() if kind.startswith("response")]
 
 
-def test_sessions_leave_nothing_behind(served):
+def test_a_closed_session_leaves_no_request_running(served):
     def running():
         figures = httpx.get(f"http://127.0.0.1:{served.port}/metrics").text.splitlines()
         return [line for line in figures if "izwi_engine_running{" in line]
@@ -212,7 +214,7 @@ def test_sessions_leave_nothing_behind(served):
     assert all(line.endswith(" 0.0") for line in running())
 
 
-async def test_what_a_live_session_asks_for_comes_first(served, client, monkeypatch):
+async def test_requests_of_live_sessions_have_priority(served, client, monkeypatch):
     asked = []
     submit_all = type(served.engine).submit_all
 
@@ -228,7 +230,7 @@ async def test_what_a_live_session_asks_for_comes_first(served, client, monkeypa
     assert {request.priority for request in asked} == {1}
 
 
-def test_a_server_without_webrtc_says_so(served, monkeypatch):
+def test_a_server_without_webrtc_reports_that(served, monkeypatch):
     monkeypatch.setattr(realtime_calls, "find_spec", lambda _: None)
     sdp = {"content": "v=0", "headers": {"content-type": "application/sdp"}}
     refused = httpx.post(f"{served.url}/realtime/calls", **sdp)
@@ -240,8 +242,8 @@ def test_a_server_without_webrtc_says_so(served, monkeypatch):
 
 
 @pytest.mark.parametrize("num_events", range(6))
-def test_a_client_may_leave_at_any_point(served, said, num_events):
-    """Without a close frame, after so many of its events; nothing goes on running."""
+def test_a_client_that_leaves_at_any_point_leaves_no_request_running(served, said, num_events):
+    """Without a close frame, after some of its events; no request keeps running."""
     sound = to_s16le(said("When does the train leave?"))
     events = [
         {"type": "response.create", "response": {"conversation": "none"}},
@@ -261,8 +263,8 @@ def test_a_client_may_leave_at_any_point(served, said, num_events):
         time.sleep(0.02)
 
 
-def test_a_client_that_asks_for_much_and_reads_nothing_is_slowed(served, socket):
-    """Two seconds of sound, asked for again and again: what waits for it is bounded."""
+def test_a_client_may_retrieve_much_audio_and_read_it_late(served, socket):
+    """Ten seconds of audio, retrieved a hundred times before the first answer is read."""
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     tell(socket, "session.update", session=off)
     audio = base64.b64encode(bytes(480_000)).decode()

@@ -83,7 +83,7 @@ async def until(is_so) -> None:
     raise AssertionError("it never came to that")
 
 
-def test_text_of_a_conversation_is_limited_as_a_whole() -> None:
+def test_the_total_text_of_a_conversation_is_limited() -> None:
     conversation, megabyte = Conversation(), "x" * (1 << 20)
     content = [{"type": "input_text", "text": megabyte}]
     for _ in range(4):
@@ -100,7 +100,7 @@ def test_text_of_a_conversation_is_limited_as_a_whole() -> None:
     conversation.add(parse_item(call))
 
 
-def test_samples_of_a_long_turn_are_the_same_as_of_a_short_one() -> None:
+def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
     rng = np.random.default_rng(5)
     sound = rng.integers(-3000, 3000, 24_000 * 70, np.int16).tobytes()
     whole, in_pieces = (InputBuffer(WIRE) for _ in range(2))
@@ -128,7 +128,7 @@ def test_samples_of_a_long_turn_are_the_same_as_of_a_short_one() -> None:
     assert changed[-1] == frame.end - 1 - 30_000 * 16  # of which 30 s were dropped
 
 
-def test_an_append_to_a_long_turn_costs_what_it_does_to_a_short_one() -> None:
+def test_an_append_costs_the_same_in_a_long_turn() -> None:
     """Ten minutes in one turn: each append copied all of them, so the loop stood for everybody."""
     buffer = InputBuffer(WIRE)
     piece = bytes(960)  # 20 ms

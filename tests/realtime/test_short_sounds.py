@@ -57,7 +57,7 @@ def windows(samples):
 
 
 @pytest.mark.parametrize("hertz", [70, 110, 180, 260, 380])
-def test_a_pitch_may_glide(hertz):
+def test_a_gliding_pitch_is_voiced(hertz):
     at = np.arange(RATE) / RATE
     phase = 2 * np.pi * np.cumsum(hertz * (1 + 0.2 * at)) / RATE
     sound = sum(np.sin(k * phase) / k for k in range(1, 8)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_a_pitch_may_glide(hertz):
 
 
 @pytest.mark.parametrize("band", [(150, 700), (300, 1400), (100, 4000)])
-def test_noise_of_a_band_has_no_pitch(band):
+def test_band_limited_noise_has_no_pitch(band):
     spectrum = np.fft.rfft(np.random.default_rng(1).normal(size=4 * RATE))
     hertz = np.fft.rfftfreq(4 * RATE, 1 / RATE)
     spectrum[(hertz < band[0]) | (hertz > band[1])] = 0
@@ -113,7 +113,7 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize(
     ("script", "expected"), [(cut("stop"), "SERSXER"), (over("cough", then=(1.0,)), "SER")]
 )
-def test_a_word_that_is_heard_wrongly_interrupts_and_a_cough_does_not(
+def test_a_mistranscribed_word_interrupts_and_a_cough_does_not(
     world, monkeypatch, script, expected
 ):
     monkeypatch.setattr(speech_transcriber, "Listener", OddListener)

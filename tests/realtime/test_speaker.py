@@ -23,7 +23,7 @@ class Heard:
         return b"".join(self.speaker.read(FRAME) for _ in range(count))
 
 
-def test_sound_is_played_in_order_and_its_ends_are_events():
+def test_audio_is_played_in_order_with_events_at_its_ends():
     heard = Heard()
     heard.speaker.play("a", b"\1" * 1000)
     heard.speaker.complete("a")
@@ -35,7 +35,7 @@ def test_sound_is_played_in_order_and_its_ends_are_events():
     assert heard.speaker.played_ms("a") == 1000 / 48
 
 
-def test_a_pause_is_silence_and_a_resume_goes_on_with_the_sample():
+def test_playback_resumes_at_the_same_sample_after_a_pause():
     heard = Heard()
     heard.speaker.play("a", bytes(range(1, 251)) * 10)
     first = heard.read()
@@ -46,7 +46,7 @@ def test_a_pause_is_silence_and_a_resume_goes_on_with_the_sample():
     assert (first + heard.read(2)).startswith(bytes(range(1, 251)) * 10)
 
 
-def test_what_is_cleared_is_not_heard():
+def test_cleared_audio_is_not_played():
     heard = Heard()
     heard.speaker.play("a", b"\1" * 5000)
     heard.read()
@@ -64,7 +64,7 @@ def test_what_is_cleared_is_not_heard():
     sounds=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
     pauses=st.lists(st.booleans(), max_size=30),
 )
-def test_all_is_heard_once_whatever_the_pauses(sounds, pauses):
+def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
     heard = Heard()
     written = b""
     for place, size in enumerate(sounds):

@@ -20,7 +20,7 @@ from tests.realtime.virtual import run_virtually
 TEXT = "a b c d e f g h"  # in three seconds: 5 characters a second
 
 
-def test_a_rate_is_learned_and_the_distant_past_forgotten():
+def test_the_speaking_rate_follows_recent_answers():
     rates = SpeakingRates()
     assert rates.of("amber") == CHARACTERS_PER_S
     rates.learn("amber", "x" * 90, 9.0)

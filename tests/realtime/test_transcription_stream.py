@@ -35,7 +35,7 @@ def until(socket, kind):
     return events
 
 
-def test_sound_is_written_down_while_it_arrives(served, said):
+def test_audio_is_transcribed_while_it_arrives(served, said):
     data = to_s16le(said(SENTENCE))
     with listening_to(served) as socket:
         tell(socket, "session.config", model="izwi-tiny-asr", sample_rate=24_000, chunk_s=0.4)
@@ -54,7 +54,7 @@ def test_sound_is_written_down_while_it_arrives(served, said):
             assert " ".join(segment["text"].strip() for segment in segments) == done["text"]
 
 
-def test_what_was_heard_is_written_before_the_close(served, said):
+def test_pending_audio_is_transcribed_before_the_session_closes(served, said):
     with listening_to(served) as socket:
         tell(socket, "session.config", sample_rate=24_000)
         socket.send(to_s16le(said(SENTENCE)))
@@ -65,7 +65,7 @@ def test_what_was_heard_is_written_before_the_close(served, said):
         assert socket.close_code == 1000
 
 
-def test_a_sound_that_is_cancelled_is_forgotten(served, said):
+def test_cancelled_audio_is_dropped(served, said):
     with listening_to(served) as socket:
         socket.send(to_s16le(said(SENTENCE)))
         tell(socket, "input.cancel")
@@ -105,14 +105,14 @@ def test_a_bad_message_is_answered_and_changes_nothing(served, message, param):
         assert until(socket, "transcript.done")[-1]["text"] == ""
 
 
-def test_a_configuration_in_the_middle_is_refused(served, said):
+def test_a_configuration_during_an_utterance_is_refused(served, said):
     with listening_to(served) as socket:
         socket.send(to_s16le(said(SENTENCE)))
         tell(socket, "session.config")
         assert until(socket, "error")[-1]["error"]["param"] == "type"
 
 
-def test_who_leaves_frees_the_engine(served, said):
+def test_a_client_that_disconnects_frees_the_engine(served, said):
     for _ in range(3):
         with listening_to(served) as socket:
             socket.send(to_s16le(said(SENTENCE)) * 8)

@@ -103,7 +103,7 @@ def test_a_turn_begins_before_its_speech_and_ends_after_the_silence():
     assert turn.be_silent(20) == [SpeechStopped(2100), CommitInput(700, 2100), Respond(0)]
 
 
-def test_a_pause_within_a_sentence_ends_nothing():
+def test_a_short_pause_does_not_end_a_turn():
     turn = session()
     turn.speak(400)
     turn.be_silent(480)
@@ -111,7 +111,7 @@ def test_a_pause_within_a_sentence_ends_nothing():
     assert turn.be_silent(500)[-1] == Respond(0)
 
 
-def test_a_click_begins_no_turn():
+def test_a_click_does_not_begin_a_turn():
     turn = session()
     for _ in range(10):
         turn.speak(40)
@@ -119,7 +119,7 @@ def test_a_click_begins_no_turn():
     assert turn.log == []
 
 
-def test_what_is_committed_is_not_committed_again():
+def test_consecutive_turns_do_not_overlap():
     turn = session(ServerVad(silence_duration_ms=100))
     turn.speak(200)
     turn.be_silent(100)
@@ -144,7 +144,7 @@ def test_what_is_committed_is_not_committed_again():
         ("medium", "", 1200),
     ],
 )
-def test_semantic_detection_waits_by_the_words(eagerness, text, wait_ms):
+def test_semantic_detection_waits_longer_after_incomplete_sentences(eagerness, text, wait_ms):
     turn = session(SemanticVad(eagerness))
     turn.speak(600)
     turn.tell(Heard(text))
@@ -153,7 +153,7 @@ def test_semantic_detection_waits_by_the_words(eagerness, text, wait_ms):
     assert wait_ms <= stopped.end_ms - 600 <= wait_ms + 20
 
 
-def test_words_that_come_in_the_silence_count():
+def test_semantic_detection_uses_words_that_arrive_during_silence():
     turn = session(SemanticVad("medium"))
     turn.speak(600)
     turn.be_silent(1000)
@@ -162,7 +162,7 @@ def test_words_that_come_in_the_silence_count():
     assert SpeechStopped(2600) in turn.tell(Heard("What is the time?"))
 
 
-def test_push_to_talk():
+def test_without_detection_a_turn_ends_when_the_client_commits():
     turn = session(None)
     turn.speak(1000)
     turn.be_silent(1000)
@@ -175,13 +175,13 @@ def test_push_to_talk():
     assert turn.tell(Create()) == [Respond(1)]
 
 
-def test_a_client_that_answers_itself():
+def test_without_create_response_a_turn_is_only_committed():
     turn = session(ServerVad(create_response=False))
     turn.speak(600)
     assert turn.be_silent(500)[-1] == CommitInput(0, 1100)
 
 
-def test_clear_forgets_the_turn():
+def test_clearing_the_buffer_drops_the_turn():
     turn = session()
     turn.speak(600)
     turn.tell(Clear(600))
@@ -234,7 +234,7 @@ def test_a_failed_transcription_still_triggers_a_response():
     assert spoken().tell(Transcript(None)) == [Respond(0)]
 
 
-def test_words_that_are_known_while_the_user_speaks_again_wait_for_the_end():
+def test_a_transcript_that_arrives_during_new_speech_waits_for_its_end():
     turn = spoken()
     turn.speak(600)
     assert turn.tell(Transcript("When?")) == []
@@ -242,7 +242,7 @@ def test_words_that_are_known_while_the_user_speaks_again_wait_for_the_end():
     assert turn.tell(Transcript("")) == [Discard(1), Respond(2)]
 
 
-def test_a_client_that_asks_itself_gets_one_answer():
+def test_a_response_created_by_the_client_replaces_the_automatic_one():
     turn = spoken()
     assert turn.tell(Create())[-1] == Respond(1)
     assert turn.tell(Transcript("When?")) == []
@@ -260,7 +260,7 @@ def test_an_answer_is_prepared_at_a_probable_end():
     ]
 
 
-def test_and_thrown_away_when_the_speaker_goes_on():
+def test_a_prepared_answer_is_discarded_when_speech_continues():
     turn = session(rules=Rules(hears_words=False))
     turn.speak(600)
     turn.be_silent(300)
@@ -269,14 +269,14 @@ def test_and_thrown_away_when_the_speaker_goes_on():
 
 
 # -- speech over an answer -----------------------------------------------------------------------
-def test_a_cough_pauses_and_the_answer_goes_on():
+def test_an_answer_pauses_for_a_cough_and_resumes():
     turn = answering()
     assert turn.speak(200) == [Pause(0)]
     assert turn.be_silent(240) == [Resume(0)]
     assert turn.speak(200) == [Pause(0)]
 
 
-def test_a_client_that_mutes_its_microphone_lets_a_paused_answer_go_on():
+def test_a_paused_answer_resumes_when_the_microphone_is_muted():
     turn = answering()
     turn.tell(Tick(50_000))
     assert turn.speak(200) == [Pause(0)]
@@ -286,13 +286,13 @@ def test_a_client_that_mutes_its_microphone_lets_a_paused_answer_go_on():
     assert turn.speak(200) == [Pause(0)]
 
 
-def test_pausing_takes_two_frames():
+def test_two_frames_of_speech_pause_an_answer():
     turn = answering()
     assert turn.speak(20) == []
     assert turn.speak(20) == [Pause(0)]
 
 
-def test_speech_that_goes_on_is_an_interruption():
+def test_continued_speech_interrupts_an_answer():
     turn = answering()
     turn.speak(280)
     assert turn.speak(20) == [
@@ -308,7 +308,7 @@ HEARS = Rules(speculate_ms=None)
 
 
 @pytest.mark.parametrize("text", ["Mm-hm.", "yeah", "Uh-huh, okay."])
-def test_a_backchannel_is_no_interruption(text):
+def test_a_backchannel_does_not_interrupt(text):
     turn = answering(rules=HEARS)
     turn.speak(300)
     turn.tell(Heard(text))
@@ -326,7 +326,7 @@ def test_words_interrupt_before_the_time_is_up(text):
     assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(Heard(text))
 
 
-def test_one_word_that_is_no_backchannel_needs_its_time():
+def test_a_single_word_interrupts_only_after_half_a_second():
     turn = answering(rules=HEARS)
     turn.speak(300)
     assert turn.tell(Heard("Tomorrow")) == []
@@ -335,7 +335,7 @@ def test_one_word_that_is_no_backchannel_needs_its_time():
 
 
 @pytest.mark.parametrize("early", ["", "Stuck", "Am a dog"])
-def test_one_word_is_enough_when_all_of_it_was_heard(early):
+def test_a_single_word_interrupts_once_it_is_transcribed_as_a_whole(early):
     turn = answering(rules=HEARS)
     turn.speak(200)
     assert turn.be_silent(100) == []
@@ -348,7 +348,7 @@ def test_one_word_is_enough_when_all_of_it_was_heard(early):
 
 
 @pytest.mark.parametrize(("text", "early_ms"), [("Mm-hm.", 100), ("", 100), ("Yeah.", 300)])
-def test_what_was_heard_of_it_all_may_be_no_interruption(text, early_ms):
+def test_a_backchannel_transcribed_as_a_whole_does_not_interrupt(text, early_ms):
     turn = answering(rules=HEARS)
     turn.speak(200)
     turn.be_silent(120 + early_ms)
@@ -359,7 +359,7 @@ def test_what_was_heard_of_it_all_may_be_no_interruption(text, early_ms):
 
 @pytest.mark.parametrize(("voiced_ms", "interrupts"), [(0, False), (60, False), (80, True)])
 @pytest.mark.parametrize("text", ["Toubt.", "Up the door."])
-def test_a_cough_may_be_taken_for_words(voiced_ms, interrupts, text):
+def test_words_interrupt_only_if_enough_of_the_utterance_has_pitch(voiced_ms, interrupts, text):
     turn = answering(rules=HEARS)
     turn.cough(200)
     turn.speak(voiced_ms)
@@ -377,7 +377,7 @@ def test_noise_interrupts_after_a_second(rules):
     assert SpeechStarted(1500) in turn.cough(20)
 
 
-def test_speech_that_goes_on_is_heard_out_again():
+def test_continued_speech_is_transcribed_as_a_whole_again():
     turn = answering(rules=HEARS)
     turn.speak(100)
     assert turn.be_silent(140) == [HearOut()]
@@ -387,20 +387,20 @@ def test_speech_that_goes_on_is_heard_out_again():
     assert SpeechStarted(1500) in turn.tell(Heard("Thomas is", is_final=True))
 
 
-def test_words_that_never_come_hold_an_answer_for_a_moment_only():
+def test_a_missing_transcript_delays_an_answer_only_briefly():
     turn = answering(rules=HEARS)
     turn.speak(200)
     assert turn.be_silent(620) == [HearOut()]
     assert turn.be_silent(20) == [Resume(0)]
 
 
-def test_a_click_is_not_heard_out():
+def test_a_click_is_not_transcribed_as_a_whole():
     turn = answering(rules=HEARS)
     turn.speak(60)
     assert turn.be_silent(240) == [Resume(0)]
 
 
-def test_words_are_not_waited_for_without_end():
+def test_speech_interrupts_after_600_ms_without_a_transcript():
     turn = answering(rules=HEARS)
     turn.speak(580)
     assert turn.log == [Pause(0)]
@@ -428,7 +428,7 @@ def test_an_answer_that_is_sent_but_not_played_can_be_interrupted():
     assert turn.speak(300) == [SpeechStarted(1500)]
 
 
-def test_a_client_cancels():
+def test_a_client_cancels_an_answer():
     turn = answering()
     assert turn.tell(Cancel(7)) == [Refuse("response_cancel_not_active")]
     assert turn.tell(Cancel()) == [
@@ -453,7 +453,7 @@ def test_a_client_stops_playing_an_answer_in_progress():
     assert turn.tell(Cancel(0)) == [Refuse("response_cancel_not_active")]
 
 
-def test_an_answer_that_its_client_stopped_playing_is_not_spoken_over():
+def test_speech_after_the_client_stopped_playback_does_not_interrupt():
     turn = answering()
     turn.tell(Generated(0))
     assert turn.tell(Silenced(0, 500)) == []
@@ -463,13 +463,13 @@ def test_an_answer_that_its_client_stopped_playing_is_not_spoken_over():
 
 
 @pytest.mark.parametrize("event", [Clear(1700), Commit(1700)])
-def test_a_client_that_takes_the_buffer_lets_a_paused_answer_go_on(event):
+def test_a_paused_answer_resumes_when_the_client_commits_or_clears(event):
     turn = answering()
     turn.speak(100)
     assert Resume(0) in turn.tell(event)
 
 
-def test_other_settings_let_a_paused_answer_go_on():
+def test_a_paused_answer_resumes_when_settings_change():
     turn = answering()
     turn.speak(100)
     assert turn.tell(Configure(None)) == [Resume(0)]
@@ -623,7 +623,7 @@ class Played:
 
 @examples(100)
 @given(DETECTIONS, st.booleans(), st.lists(HAPPENS, max_size=40))
-def test_any_events(detection, answers_words, happens):
+def test_the_state_stays_consistent_for_any_events(detection, answers_words, happens):
     world = Played(detection, answers_words)
     for kind, value in happens:
         world.happen(kind, value)

@@ -40,7 +40,7 @@ def probabilities(samples: np.ndarray, cut: int = 1000) -> np.ndarray:
     return np.array([frame.speech for frame in frames])
 
 
-def test_speech_is_found_and_silence_is_not():
+def test_speech_is_detected_and_silence_is_not():
     samples = np.concatenate([np.zeros(RATE, np.float32), voice(1), np.zeros(RATE, np.float32)])
     speech = probabilities(samples)
     assert speech[:48].max() == 0.0
@@ -48,7 +48,7 @@ def test_speech_is_found_and_silence_is_not():
     assert speech[-25:].max() < 0.5
 
 
-def test_cuts_change_nothing():
+def test_detection_does_not_depend_on_how_audio_is_cut():
     samples = voice(2)
     whole = probabilities(samples)
     for cut in (1, 7, 320, 333, 48_000):
@@ -56,14 +56,14 @@ def test_cuts_change_nothing():
 
 
 @pytest.mark.parametrize("level", [0.003, 0.02, 0.1, 0.3])
-def test_white_noise_is_no_speech(level):
+def test_white_noise_is_not_speech(level):
     noise = np.random.default_rng(3).normal(size=RATE * 4) * level
     speech = probabilities(noise.astype(np.float32)) >= 0.5
     assert not (speech[1:] & speech[:-1]).any()
 
 
 @pytest.mark.parametrize("level_db", [-60, -70, -90])
-def test_what_is_too_quiet_is_no_speech(level_db):
+def test_quiet_audio_is_not_speech(level_db):
     samples = voice(3) / 0.2 * 10 ** (level_db / 20)
     assert probabilities(samples.astype(np.float32)).max() == 0.0
 
@@ -84,7 +84,7 @@ def explained(sent: np.ndarray, heard: np.ndarray, lead_ms: int = 250) -> np.nda
 
 @pytest.mark.parametrize("level_db", [-10, -20])
 @pytest.mark.parametrize("delay_ms", [50, 120, 400])
-def test_an_echo_is_recognised(level_db, delay_ms):
+def test_an_echo_is_recognized(level_db, delay_ms):
     sent = voice(4)
     echo = np.concatenate([np.zeros(RATE * delay_ms // 1000), sent]) * 10 ** (level_db / 20)
     noise = np.random.default_rng(6).normal(size=len(echo)) * 0.03 * np.abs(echo).max()
@@ -93,14 +93,14 @@ def test_an_echo_is_recognised(level_db, delay_ms):
 
 
 @pytest.mark.parametrize("seed", range(11, 17))
-def test_another_voice_is_no_echo(seed):
+def test_another_voice_is_not_an_echo(seed):
     sent, other = voice(4), voice(seed)
     assert (explained(sent, other) >= 0.6).mean() < 0.1
     echo = 0.1 * np.concatenate([np.zeros(RATE // 5), sent])[: len(other)]
     assert (explained(sent, (other + echo).astype(np.float32)) >= 0.6).mean() < 0.3
 
 
-def test_silence_is_no_echo():
+def test_silence_is_not_an_echo():
     check = EchoCheck()
     assert not check.is_echo()
     check.write_heard(np.zeros(RATE, np.float32))

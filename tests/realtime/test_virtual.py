@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.realtime.virtual import run_virtually
 
 
-def test_other_threads_keep_the_real_time():
+def test_other_threads_use_real_time():
     real_s = time.monotonic
 
     async def read():

@@ -149,7 +149,7 @@ async def test_a_spoken_question_is_answered_on_the_track(url, said):
         assert sum(peak > 1000 for peak in caller.loudness) > 50, "a second of sound"
 
 
-async def test_a_turn_ends_where_the_sender_sends_nothing_more(url, said):
+async def test_a_turn_ends_when_the_sender_stops_sending(url, said):
     async with calling(url) as caller:
         caller.microphone.speak(said("When does the train leave?"))
         caller.microphone.sends_silence = False
@@ -158,7 +158,7 @@ async def test_a_turn_ends_where_the_sender_sends_nothing_more(url, said):
         await caller.until("output_audio_buffer.started")
 
 
-async def test_speech_over_the_answer_silences_it(url, said):
+async def test_speech_over_an_answer_stops_it(url, said):
     async with calling(url) as caller:
         caller.send("response.create")
         await caller.until("output_audio_buffer.started")
@@ -172,7 +172,7 @@ async def test_speech_over_the_answer_silences_it(url, said):
         assert len(kept["content"][0]["transcript"] or "") < len(ANSWER)
 
 
-async def test_the_callers_clear_stops_the_answer(url):
+async def test_clearing_the_output_buffer_stops_the_answer(url):
     async with calling(url) as caller:
         caller.send("response.create")
         await caller.until("output_audio_buffer.started")
@@ -183,7 +183,7 @@ async def test_the_callers_clear_stops_the_answer(url):
         assert caller.count("error") == 0
 
 
-async def test_what_belongs_to_sockets_is_refused_and_the_call_goes_on(url):
+async def test_websocket_events_are_refused_and_the_call_continues(url):
     async with calling(url) as caller:
         caller.send("input_audio_buffer.append", audio="AAAA")
         assert (await caller.until("error"))["error"]["param"] == "type"
@@ -195,7 +195,7 @@ async def test_what_belongs_to_sockets_is_refused_and_the_call_goes_on(url):
         await caller.until("input_audio_buffer.cleared")
 
 
-async def test_hanging_up(url, served):
+async def test_hanging_up_ends_the_call(url, served):
     async with calling(url) as caller, httpx.AsyncClient(timeout=60) as http:
         root = url.removesuffix("/v1")
         assert (await http.post(f"{root}{caller.location}/hangup")).status_code == 200
@@ -226,7 +226,7 @@ async def test_disconnect_frees_the_engine(url, served):
         ("v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n", "application/sdp", "sdp"),
     ],
 )
-async def test_offers_that_cannot_be_answered(url, body, kind, param):
+async def test_an_unusable_offer_is_refused(url, body, kind, param):
     async with httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(
             f"{url}/realtime/calls?model=chat",
@@ -237,7 +237,7 @@ async def test_offers_that_cannot_be_answered(url, body, kind, param):
     assert answer.json()["error"]["param"] == param
 
 
-async def test_a_form_brings_the_session(url):
+async def test_a_form_may_contain_the_session(url):
     caller = Caller()
     await caller.peer.setLocalDescription(await caller.peer.createOffer())
     session = {"type": "realtime", "model": "chat", "instructions": "Be short."}
@@ -256,7 +256,7 @@ async def test_a_form_brings_the_session(url):
         assert refused.status_code == 404
 
 
-async def test_a_cough_pauses_the_track_and_nothing_is_lost(url, said):
+async def test_a_cough_pauses_the_track_without_losing_audio(url, said):
     async with calling(url) as caller:
         caller.send("response.create")
         await caller.until("output_audio_buffer.started")
