@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.realtime.speaker import Speaker
+from izwi_api.realtime.response import Hooks, Response, ResponseSetting
+from izwi_api.realtime.speaker import WIRE, Speaker
+from izwi_api.services.converse import SoundPiece
 from tests.examples import examples
 
 FRAME = 960  # bytes of 20 ms
@@ -80,3 +86,43 @@ def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
     assert [event for event in heard.events if event[0] == "started"] == [
         ("started", f"r{place}") for place in range(len(sounds))
     ]
+
+
+class Starved:
+    """An answer whose models have made one piece of sound, and make no more for now."""
+
+    answer = SimpleNamespace(num_prompt_tokens=0, num_tokens=0, reason=None)
+    num_frames, sample_rate = 1, 24_000
+
+    async def pieces(self):
+        yield SoundPiece(np.full(4800, 0.1, np.float32))
+        await asyncio.Event().wait()
+
+    def abort(self): ...
+
+
+async def test_an_answer_that_is_cancelled_is_cleared_even_if_all_its_sound_was_played():
+    heard = Heard()
+    hooks = Hooks(
+        emit=lambda *_, **__: None,
+        add_item=lambda _: None,
+        sent=lambda _: None,
+        room=lambda: asyncio.sleep(0),
+        ended=lambda _: None,
+        speaker=heard.speaker,
+    )
+    response = Response(0, ResponseSetting(WIRE), hooks)
+
+    async def open_answer():
+        return Starved()
+
+    response.prepare(open_answer)
+    response.release()
+    async with asyncio.timeout(60):
+        while not heard.speaker.buffered_ms:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    heard.read(50)
+    assert heard.speaker.buffered_ms == 0
+    response.finish("cancelled", "turn_detected")
+    heard.speaker.clear()
+    assert [kind for kind, _ in heard.events] == ["started", "cleared"]

@@ -150,7 +150,8 @@ class Response:
     def finish(self, status: str, reason: str | None, error: IzwiError | None = None) -> None:
         """End the response: completed, cancelled or failed."""
         self.discard()
-        if self._hooks.speaker is not None:
+        # a cancelled one is cleared, also where all of its sound so far was played
+        if self._hooks.speaker is not None and status != "cancelled":
             self._hooks.speaker.complete(self.response_id)
         spoken = self._spoken
         if spoken is not None:
