@@ -76,6 +76,8 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
         response_schema: JSON: the schema that the answer follows; empty for any text.
         regex: In place of a schema: what the whole answer matches.
         ebnf: In place of a schema: the grammar of the answer.
+        grammar_param: Field of the caller's request that has the schema, the regex or the EBNF;
+            errors name it.
         logprobs: As in `izwi.request.Request`.
         top_logprobs: As in `izwi.request.Request`.
     """
@@ -101,6 +103,7 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     response_schema: str = ""
     regex: str = ""
     ebnf: str = ""
+    grammar_param: str = "response_format"
     text: str = ""
     token_ids: tuple[int, ...] = ()
 

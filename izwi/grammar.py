@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from msgspec import Struct
 
+from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
 
 MAX_SCHEMA_CHARS = 1 << 16
@@ -30,10 +31,12 @@ class Grammar(Struct, frozen=True):
     Attributes:
         text: In Lark, as llguidance reads it.
         after: Id of the token behind which it begins, that of </think>; -1: at once.
+        param: Field of the caller's request that it comes from; errors name it.
     """
 
     text: str
     after: int = -1
+    param: str = "response_format"
 
 
 def limits() -> LLParserLimits:
@@ -46,6 +49,27 @@ def limits() -> LLParserLimits:
         max_grammar_size=200_000,
         verbose_errors=False,
     )
+
+
+def answer_grammar(ask: ChatInput, after: int = -1) -> Grammar | None:
+    """Return what an answer without calls must follow; None where it is free.
+
+    Args:
+        ask: What is asked of the model.
+        after: As in `Grammar`.
+
+    Raises:
+        InvalidRequest: The schema, the regex or the EBNF cannot be used.
+    """
+    param = ask.grammar_param
+    if ask.regex:
+        return Grammar(regex_grammar(ask.regex, param), after, param)
+    if ask.ebnf:
+        return Grammar(ebnf_grammar(ask.ebnf, param), after, param)
+    if not ask.response_schema:
+        return None
+    rule = json_rule("answer", json.loads(ask.response_schema), param)
+    return Grammar(f"start: answer\n{rule}", after, param)
 
 
 def json_rule(name: str, schema: dict[str, Any], param: str) -> str:
@@ -127,7 +151,13 @@ def _checked(lark: str, what: str, param: str) -> str:
     except ValueError as error:
         raise InvalidRequest(f"the {what} cannot be read: {error}", param=param) from error
     if is_error:
-        # a problem quotes the whole grammar
-        problem = problems[0][:_MAX_PROBLEM_CHARS]
-        raise InvalidRequest(f"the {what} cannot be used: {problem}", param=param)
+        raise InvalidRequest(f"the {what} cannot be used: {_reason(problems[0])}", param=param)
     return lark
+
+
+def _reason(problem: str) -> str:
+    """Return what is wrong, without places in a Lark text that the caller has not written."""
+    of_regex = problem.partition("(in regex): ")[2]
+    lines = (of_regex or problem).splitlines()
+    marked = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (marked or lines)[0][:_MAX_PROBLEM_CHARS]

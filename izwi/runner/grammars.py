@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ from izwi.errors import InvalidRequest
 from izwi.grammar import Grammar, limits
 from izwi.model import SpellsTokens
 from izwi.sequence import Sequence as RequestSequence
+
+# llguidance's name for a grammar that no token can go on with.
+_NOTHING_FOLLOWS = "NoExtensionBias"
+_NO_ANSWER = "the schema or grammar allows no answer"
 
 Masks = npt.NDArray[np.int32]
 
@@ -36,6 +40,30 @@ class _Vocabulary:
         return [self._bytes[byte] for byte in (text.encode() if isinstance(text, str) else text)]
 
 
+class Follower(NamedTuple):
+    """What gives the mask of a request's next token.
+
+    Attributes:
+        matcher: The grammar at its place.
+        param: As in `izwi.grammar.Grammar`.
+    """
+
+    matcher: Any
+    param: str
+
+    def check(self) -> None:
+        """Raise InvalidRequest if the matcher has failed."""
+        if not self.matcher.is_error():
+            return
+        reason = self.matcher.get_error().partition("\n")[0]
+        message = f"the grammar cannot be followed: {reason}"
+        if reason == _NOTHING_FOLLOWS:
+            message = _NO_ANSWER
+        elif "too many" in reason.lower() or "too big" in reason:
+            message = f"the grammar is too expensive to follow: {reason}"
+        raise InvalidRequest(message, param=self.param)
+
+
 class GrammarState:
     """The grammar of one request, and its matcher's position in the log."""
 
@@ -49,11 +77,11 @@ class GrammarState:
         """Whether compilation has succeeded or failed. Does not block."""
         return self._compiled.done()
 
-    def follow(self, emitted: Sequence[tuple[int, ...]]) -> LLMatcher | None:
+    def follow(self, emitted: Sequence[tuple[int, ...]]) -> Follower | None:
         """Advance by the tokens emitted since the last call.
 
         Returns:
-            The matcher that gives the mask of the next token; None before the grammar begins.
+            What gives the mask of the next token; None before the grammar begins.
 
         Raises:
             InvalidRequest: The grammar cannot be compiled, or exceeds a limit.
@@ -64,8 +92,9 @@ class GrammarState:
                 matcher.consume_token(token)
             self._begun = self._begun or token == self._grammar.after
         self._num_taken = len(emitted)
-        check(matcher)
-        return matcher if self._begun else None
+        follower = Follower(matcher, self._grammar.param)
+        follower.check()
+        return follower if self._begun else None
 
 
 class Grammars:
@@ -90,22 +119,26 @@ class Grammars:
         if grammar is None:
             return
         if self._model is None:
-            raise InvalidRequest("this model can follow no grammar", param="response_format")
-        compiled = self._pool.submit(self._compile, self._model, grammar.text)
+            raise InvalidRequest("this model can follow no grammar", param=grammar.param)
+        compiled = self._pool.submit(self._compile, self._model, grammar)
         sequence.drawing.grammar = GrammarState(grammar, compiled)
 
-    def _compile(self, model: SpellsTokens, text: str) -> Any:
+    def _compile(self, model: SpellsTokens, grammar: Grammar) -> Any:
         if self._tokenizer is None:
             wrapper = TokenizerWrapper(_Vocabulary(model))
             ends = list(model.end_ids)
             count = len(wrapper.tokens)
             self._tokenizer = LLTokenizer(wrapper, n_vocab=count, eos_token=ends)
         matcher = LLMatcher(
-            self._tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=limits()
+            self._tokenizer,
+            LLMatcher.grammar_from_lark(grammar.text),
+            log_level=0,
+            limits=limits(),
         )
-        check(matcher)
+        follower = Follower(matcher, grammar.param)
+        follower.check()
         matcher.compute_bitmask()  # the first takes longest
-        check(matcher)
+        follower.check()
         return matcher
 
     def close(self) -> None:
@@ -113,18 +146,18 @@ class Grammars:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def begun_matchers(sequences: Sequence[RequestSequence]) -> dict[int, Any]:
-    """Return matchers of grammars that constrain the next token, by index of the sequence."""
+def begun_grammars(sequences: Sequence[RequestSequence]) -> dict[int, Follower]:
+    """Return the grammars that constrain the next token, by index of the sequence."""
     known = [(place, s) for place, s in enumerate(sequences) if s.drawing.grammar is not None]
     followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in known]
-    return {place: matcher for place, matcher in followed if matcher is not None}
+    return {place: follower for place, follower in followed if follower is not None}
 
 
-def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
+def fill_masks(followers: Sequence[Follower], vocabulary: int) -> Masks:
     """Compute the masks of the next tokens in parallel.
 
     Args:
-        matchers: One per row.
+        followers: One per row.
         vocabulary: Number of ids.
 
     Returns:
@@ -133,26 +166,19 @@ def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
     Raises:
         InvalidRequest: A row's grammar exceeds a limit, or allows no token.
     """
-    masks = np.zeros((len(matchers), -(-vocabulary // 32)), np.int32)
-    if len(matchers) == 1:
-        matchers[0].unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+    masks = np.zeros((len(followers), -(-vocabulary // 32)), np.int32)
+    if len(followers) == 1:
+        followers[0].matcher.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
     else:
-        pairs = [(matcher, row) for row, matcher in enumerate(matchers)]
+        pairs = [(follower.matcher, row) for row, follower in enumerate(followers)]
         _executor().unsafe_compute_mask_ptr(
-            pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(matchers)
+            pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(followers)
         )
-    for matcher, mask in zip(matchers, masks, strict=True):
-        check(matcher)
+    for follower, mask in zip(followers, masks, strict=True):
+        follower.check()
         if not mask.any():
-            raise InvalidRequest("the schema or grammar allows no answer", param="response_format")
+            raise InvalidRequest(_NO_ANSWER, param=follower.param)
     return masks
-
-
-def check(matcher: Any) -> None:
-    """Raise InvalidRequest if a matcher has failed."""
-    if matcher.is_error():
-        reason = matcher.get_error().partition("\n")[0]
-        raise InvalidRequest(f"the grammar cannot be followed: {reason}", param="response_format")
 
 
 _shared: list[LLExecutor] = []

@@ -149,6 +149,8 @@ def test_how_it_is_asked(sdk, world):
         ({"input": [{"type": "function_call", "name": "f"}]}, "input"),
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"background": True}, "background"),
     ],

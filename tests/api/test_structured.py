@@ -147,6 +147,24 @@ def test_several_calls_that_must_be(chat):
                 json.loads(call.function.arguments)
 
 
+def test_errors_name_the_field_that_the_caller_wrote(served):
+    """Those that are found before a request runs, and those that are found while it runs."""
+    for schema in ({"not": {}}, {"$ref": "#"}):
+        written = {"type": "json_schema", "name": "n", "schema": schema}
+        wrapped = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        call = {"type": "function", "function": {"name": "f", "parameters": {"allOf": [schema]}}}
+        said = [{"role": "user", "content": "tell me"}]
+        for path, body, param in (
+            ("responses", {"input": "tell me", "text": {"format": written}}, "text.format"),
+            ("chat/completions", {"messages": said, "response_format": wrapped}, "response_format"),
+            ("chat/completions", {"messages": said, "tools": [call], "tool_choice": "required"},
+             "tools"),
+        ):  # fmt: skip
+            answer = httpx.post(f"{served}/v1/{path}", json={"model": "chat"} | body, timeout=60)
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["param"] == param
+
+
 def test_a_thought_is_free_and_the_answer_is_not(served, chat):
     answer = ask(
         chat,
@@ -217,9 +235,10 @@ def test_disconnect_during_a_constrained_answer_ends_it(chat):
 
 
 # -- grammars of /generate ------------------------------------------------------------------------
-def generate(served, **params):
+def generate(served, *, stream=False, **params):
     body = {
         "text": "tell me",
+        "stream": stream,
         "sampling_params": {"max_new_tokens": 60, "sampling_seed": 3} | params,
     }
     return httpx.post(f"{served}/generate", json=body, timeout=60)
@@ -252,8 +271,11 @@ def test_a_model_that_always_thinks_generates_by_a_grammar_at_once(served):
 
 
 @pytest.mark.parametrize(("params", "param", "reason"), [
-    ({"regex": "(a"}, "regex", "cannot be used"),
-    ({"regex": r"(?=a)b"}, "regex", "cannot be used"),
+    ({"regex": "(a"}, "regex", "cannot be used: unclosed group"),
+    ({"regex": r"(?=a)b"}, "regex", "cannot be used: look-around"),
+    ({"regex": r"a\bb"}, "regex", "cannot be used: lookarounds not supported"),
+    ({"regex": r"a[^\s\S]"}, "regex", "allows no answer"),
+    ({"regex": "[a-z&&[^a-z]]"}, "regex", "allows no answer"),
     ({"regex": ""}, "regex", "empty"),
     ({"regex": "a\\"}, "regex", "escape"),
     ({"regex": "[" * 60_000}, "regex", "cannot be used"),
@@ -265,25 +287,42 @@ def test_a_model_that_always_thinks_generates_by_a_grammar_at_once(served):
     ({"json_schema": "{"}, "json_schema", "JSON object"),
     ({"json_schema": "[1]"}, "json_schema", "JSON object"),
     ({"json_schema": '{"not": {}}'}, "json_schema", "cannot be used"),
+    ({"json_schema": '{"$ref": "#"}'}, "json_schema", "allows no answer"),
+    ({"json_schema": '{"enum": []}'}, "json_schema", "cannot be used"),
+    ({"ebnf": "root ::= a\na ::= root"}, "ebnf", "allows no answer"),
     ({"json_schema": "{}", "regex": "a"}, "regex", "not both"),
 ])  # fmt: skip
 def test_a_grammar_that_cannot_be_used_is_refused(served, params, param, reason):
     answer = generate(served, **params)
     assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"] == param
-    assert reason in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (f"sampling_params.{param}", "invalid_request")
+    assert error["type"] == "invalid_request_error"
+    assert reason in error["message"]
+    assert "start:" not in error["message"], "the caller wrote no Lark"
     assert len(answer.text) < 600
 
 
-@pytest.mark.parametrize("params", [
-    {"regex": "(((a{90}){90}){90}){90}"},
-    {"ebnf": 'root ::= "a"{1000000000}'},
-    {"ebnf": "root ::= root"},
+@pytest.mark.parametrize(("params", "param", "reason"), [
+    ({"regex": "(((a{90}){90}){90}){90}"}, "regex", "too expensive"),
+    ({"regex": "a{1000000}"}, "regex", "too expensive"),
+    ({"ebnf": 'root ::= "a"{1000000000}'}, "ebnf", ""),
+    ({"ebnf": 'root ::= "a" root'}, "ebnf", "too expensive"),
+    ({"json_schema": '{"type": "string", "pattern": "^(a{900}){900}$"}'}, "json_schema",
+     "too expensive"),
 ])  # fmt: skip
-def test_a_grammar_that_is_too_expensive_is_refused_and_the_server_goes_on(served, params):
-    answer = generate(served, **params)
-    assert answer.status_code == 400, answer.text
-    assert "grammar" in answer.json()["error"]["message"]
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_is_too_expensive_is_refused_and_the_server_goes_on(
+    served, params, param, reason, stream
+):
+    answer = generate(served, stream=stream, **params)
+    if stream and answer.status_code == 200:  # it was too expensive only after some text
+        error = json.loads(answer.text.split("data: ")[-1])["error"]
+    else:
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+    assert error["param"] == f"sampling_params.{param}"
+    assert reason in error["message"]
     assert generate(served, regex="a").json()["text"] == "a"
 
 

@@ -312,6 +312,14 @@ def test_text_and_ids_are_gone_on_with_as_they_are(checkpoint):
     assert ids(text="<|im_start|>user\nhi <|im_end|>!") == expected
 
 
+@pytest.mark.parametrize("written", [{"regex": "a+"}, {"ebnf": 'root ::= "a"'}])
+def test_text_that_is_gone_on_with_follows_what_is_asked(checkpoint, written):
+    ask = ChatInput((), text="hi", grammar_param="sampling_params.x", **written)
+    grammar = chat_request(checkpoint, "r", "tiny", ask).grammar
+    assert "a" in grammar.text
+    assert grammar.param == "sampling_params.x"
+
+
 @pytest.mark.parametrize(
     ("settings", "param"),
     [

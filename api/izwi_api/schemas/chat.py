@@ -20,6 +20,7 @@ from izwi_api.schemas.chat_messages import (
     NamedTool,
     Strict,
     Tool,
+    ToolChoiceValue,
     tools_json,
 )
 from izwi_api.schemas.stream_options import StreamOptions
@@ -150,7 +151,7 @@ class ChatBody(Strict):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None = None
+    tool_choice: ToolChoiceValue | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     stream: bool = False

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from izwi.chat import ChatMessage, Role, ToolCall
 
@@ -95,6 +104,40 @@ class AllowedToolsChoice(Strict):
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
+
+
+ToolChoiceWord = Literal["none", "auto", "required"]
+
+
+def tool_choice_discriminator(forms: str) -> Discriminator:
+    """Return what tells the forms of a `tool_choice` apart: its tags are word, and the types.
+
+    Args:
+        forms: The forms that are objects, for the error about anything else.
+    """
+    return Discriminator(
+        _choice_tag,
+        custom_error_type="tool_choice",
+        custom_error_message=f"it must be 'none', 'auto', 'required', {forms}",
+    )
+
+
+def _choice_tag(value: object) -> str | None:
+    if isinstance(value, str):
+        return "word" if value in get_args(ToolChoiceWord) else None
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if kind in ("function", "allowed_tools") else None
+
+
+ToolChoiceValue = Annotated[
+    Annotated[ToolChoiceWord, Tag("word")]
+    | Annotated[NamedTool, Tag("function")]
+    | Annotated[AllowedToolsChoice, Tag("allowed_tools")],
+    tool_choice_discriminator(
+        '{"type": "function", "function": {"name": NAME}} or {"type": "allowed_tools", '
+        '"allowed_tools": {"mode": "auto" or "required", "tools": [...]}}'
+    ),
+]
 
 
 class CalledFunction(Strict):

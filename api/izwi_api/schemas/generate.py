@@ -16,6 +16,8 @@ from izwi_api.schemas.chat_messages import Strict
 from izwi_api.services.chat import Answer
 
 MAX_PROMPTS = 64
+# Of the sampling parameters, those that the whole text follows.
+_GRAMMARS = ("json_schema", "regex", "ebnf")
 
 
 def _listed(value: object) -> object:
@@ -110,6 +112,7 @@ def generate_inputs(body: GenerateBody, seed: int) -> list[ChatInput]:
 
 def _input(body: GenerateBody, seed: int, *, text: str = "", ids: Sequence[int] = ()) -> ChatInput:
     params = body.sampling_params
+    written = [name for name in _GRAMMARS if getattr(params, name)]
     return ChatInput(
         (),
         temperature=params.temperature,
@@ -128,17 +131,18 @@ def _input(body: GenerateBody, seed: int, *, text: str = "", ids: Sequence[int] 
         response_schema=params.json_schema or "",
         regex=params.regex or "",
         ebnf=params.ebnf or "",
+        grammar_param=_path(written[0]) if written else "sampling_params",
     )
 
 
 def _check_grammars(params: SamplingOptions) -> None:
-    given = {"json_schema": params.json_schema, "regex": params.regex, "ebnf": params.ebnf}
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name in _GRAMMARS if getattr(params, name) is not None]
     if len(names) > 1:
-        raise InvalidRequest(f"give {names[0]} or {names[1]}, and not both", param=names[1])
+        message = f"give {names[0]} or {names[1]}, and not both"
+        raise InvalidRequest(message, param=_path(names[1]))
     for name in names:
-        if not given[name]:
-            raise InvalidRequest(f"{name} is empty", param=name)
+        if not getattr(params, name):
+            raise InvalidRequest(f"{name} is empty", param=_path(name))
     if params.json_schema is None:
         return
     try:
@@ -146,7 +150,13 @@ def _check_grammars(params: SamplingOptions) -> None:
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise InvalidRequest("json_schema must be a JSON object, as a string", param="json_schema")
+        message = "json_schema must be a JSON object, as a string"
+        raise InvalidRequest(message, param=_path("json_schema"))
+
+
+def _path(name: str) -> str:
+    """Return a sampling parameter's place in the body."""
+    return f"sampling_params.{name}"
 
 
 def generated(answer: Answer, request_id: str) -> dict[str, Any]:

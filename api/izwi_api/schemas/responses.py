@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
 from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
-from izwi_api.schemas.chat_messages import MAX_TOOLS, Strict
+from izwi_api.schemas.chat_messages import (
+    MAX_TOOLS,
+    Strict,
+    ToolChoiceWord,
+    tool_choice_discriminator,
+)
 from izwi_api.schemas.stream_options import ResponseStreamOptions
 
 _ROLES = {
@@ -48,6 +53,17 @@ class AllowedToolsChoice(Strict):
     tools: list[FunctionChoice] = Field(min_length=1, max_length=MAX_TOOLS)
 
 
+ToolChoiceValue = Annotated[
+    Annotated[ToolChoiceWord, Tag("word")]
+    | Annotated[FunctionChoice, Tag("function")]
+    | Annotated[AllowedToolsChoice, Tag("allowed_tools")],
+    tool_choice_discriminator(
+        '{"type": "function", "name": NAME} or {"type": "allowed_tools", "mode": "auto" or '
+        '"required", "tools": [...]}'
+    ),
+]
+
+
 class SchemaFormat(Strict):
     """JSON that follows a schema."""
 
@@ -76,9 +92,7 @@ class ResponseBody(Strict):
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: (
-        Literal["none", "auto", "required"] | FunctionChoice | AllowedToolsChoice | None
-    ) = None
+    tool_choice: ToolChoiceValue | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     store: bool | None = None
@@ -125,6 +139,7 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
         tool_name=named,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         response_schema=_schema_json(body.text),
+        grammar_param="text.format",
     )
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from izwi.request import SamplingParams
 from izwi.runner.emitted import SamplerState, adjusted_rows, params_of, seen_ids
-from izwi.runner.grammars import begun_matchers, fill_masks
+from izwi.runner.grammars import begun_grammars, fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
 Float32 = npt.NDArray[np.float32]
@@ -110,7 +110,7 @@ def _forbidden(
     sequences: Sequence[RequestSequence], asking: Sequence[int], shape: tuple[int, int]
 ) -> npt.NDArray[np.bool_] | None:
     """What grammars do not allow; None: there is none that has begun."""
-    begun = begun_matchers([sequences[row] for row in asking])
+    begun = begun_grammars([sequences[row] for row in asking])
     if not begun:
         return None
     words = np.ascontiguousarray(fill_masks(list(begun.values()), shape[1]))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from izwi.runner.emitted import SamplerState, adjusted_rows, params_of
-from izwi.runner.grammars import begun_matchers, fill_masks
+from izwi.runner.grammars import begun_grammars, fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
 
@@ -83,7 +83,7 @@ class Adjustments:
 
     def _constrain(self, logits: Tensor) -> None:
         """Mask, in place, ids that grammars do not allow."""
-        begun = begun_matchers([self._sequences[row] for row in self._rows])
+        begun = begun_grammars([self._sequences[row] for row in self._rows])
         if not begun:
             return
         filled = fill_masks(list(begun.values()), logits.shape[1])

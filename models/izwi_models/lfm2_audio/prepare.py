@@ -5,7 +5,6 @@ Names of parameters in errors are those of the HTTP body.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -17,7 +16,7 @@ from izwi.arrays import Float32
 from izwi.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
 from izwi.conversation import Answer, ConversationInput, Heard, Said
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
-from izwi.grammar import Grammar, json_rule
+from izwi.grammar import Grammar, answer_grammar
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import Request, SamplingParams, TrackParams
 from izwi_models.lfm2_audio import prompt as prompts
@@ -303,10 +302,7 @@ def _check_ids(checkpoint: Checkpoint, ids: Seq[int], param: str) -> None:
 def _grammar(ask: ChatInput) -> Grammar | None:
     if ask.tool_choice is ToolChoice.REQUIRED:
         raise InvalidRequest("this model does not support tools", param="tool_choice")
-    if not ask.response_schema:
-        return None
-    rule = json_rule("answer", json.loads(ask.response_schema), "response_format")
-    return Grammar(f"start: answer\n{rule}")
+    return answer_grammar(ask)
 
 
 def _chat_sampling(checkpoint: Checkpoint, ask: ChatInput) -> SamplingParams:

@@ -13,7 +13,7 @@ from typing import Any
 
 from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
-from izwi.grammar import Grammar, ebnf_grammar, json_rule, regex_grammar
+from izwi.grammar import Grammar, answer_grammar, json_rule
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.template import CALL, END_CALL
 
@@ -30,22 +30,15 @@ def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Gramma
         InvalidRequest: A schema cannot be used, or the checkpoint has no tokens for calls.
     """
     tools = json.loads(ask.tools) if ask.tools else []
-    calls = ask.tool_choice is ToolChoice.REQUIRED
     if ask.tool_name is not None:
         tools = [tool for tool in tools if tool["function"]["name"] == ask.tool_name]
-    if calls:
-        return Grammar(f"start: calls\n{_calls(tools, ask, tokenizer)}", after)
-    if ask.regex:
-        return Grammar(regex_grammar(ask.regex, "regex"), after)
-    if ask.ebnf:
-        return Grammar(ebnf_grammar(ask.ebnf, "ebnf"), after)
-    if not ask.response_schema:
-        return None
-    param = "response_format" if ask.messages else "json_schema"
-    rule = json_rule("answer", json.loads(ask.response_schema), param)
-    if tools and ask.tool_choice is ToolChoice.AUTO:
-        return Grammar(f"start: answer | calls\n{rule}{_calls(tools, ask, tokenizer)}", after)
-    return Grammar(f"start: answer\n{rule}", after)
+    if ask.tool_choice is ToolChoice.REQUIRED:
+        return Grammar(f"start: calls\n{_calls(tools, ask, tokenizer)}", after, "tools")
+    if not tools or not ask.response_schema or ask.tool_choice is not ToolChoice.AUTO:
+        return answer_grammar(ask, after)
+    rule = json_rule("answer", json.loads(ask.response_schema), ask.grammar_param)
+    calls = _calls(tools, ask, tokenizer)
+    return Grammar(f"start: answer | calls\n{rule}{calls}", after, ask.grammar_param)
 
 
 def _calls(tools: list[Any], ask: ChatInput, tokenizer: QwenTokenizer) -> str:
