@@ -22,6 +22,7 @@ from izwi_api.realtime.items import Content, Item
 from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.realtime.response_cost import ResponseCost
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.services.chat import AnswerDelta, CallDelta
@@ -89,13 +90,6 @@ class _Output:
     previous_id: str | None = None
 
 
-@dataclass(slots=True)
-class _Cost:
-    num_read: int = 0
-    num_written: int = 0
-    num_frames: int = 0
-
-
 class Response:
     """A response, from `prepare` to its end. Nothing is sent before `release`."""
 
@@ -108,7 +102,7 @@ class Response:
         self._outputs: list[_Output] = []
         self._calls: dict[int, _Output] = {}
         self._spoken: LiveAnswer | None = None
-        self._cost = _Cost()
+        self._cost = ResponseCost()
         self._released, self._going = asyncio.Event(), asyncio.Event()
         self._going.set()
         self._task: asyncio.Task[None] | None = None
@@ -156,7 +150,9 @@ class Response:
         spoken = self._spoken
         if spoken is not None:
             answer = spoken.answer
-            self._cost = _Cost(answer.num_prompt_tokens, answer.num_tokens, spoken.num_frames)
+            self._cost = ResponseCost(
+                answer.num_prompt_tokens, answer.num_tokens, spoken.num_frames
+            )
             self._keep_entries(spoken)
             if status == "completed" and answer.reason is Reason.LENGTH:
                 status, reason = "incomplete", "max_output_tokens"
@@ -360,7 +356,7 @@ class Response:
         }
 
     def _as_json(self, status: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
-        setting, cost = self.setting, self._cost
+        setting = self.setting
         made: dict[str, Any] = {
             "id": self.response_id,
             "object": "realtime.response",
@@ -379,21 +375,7 @@ class Response:
                 sound["rate"] = setting.wire.rate
             made["audio"] = {"output": {"format": sound, "voice": setting.voice}}
         if status != "in_progress":
-            num_out = cost.num_written + cost.num_frames
-            made["usage"] = {
-                "total_tokens": cost.num_read + num_out,
-                "input_tokens": cost.num_read,
-                "output_tokens": num_out,
-                "input_token_details": {
-                    "text_tokens": cost.num_read,
-                    "audio_tokens": 0,
-                    "cached_tokens": 0,
-                },
-                "output_token_details": {
-                    "text_tokens": cost.num_written,
-                    "audio_tokens": cost.num_frames,
-                },
-            }
+            made["usage"] = self._cost.as_json()
         return made
 
 
