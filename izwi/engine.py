@@ -51,10 +51,10 @@ class Engine:
         """Set up the models and divide the memory among them.
 
         Args:
-            models: By the name under which each is served.
-            backend: Holds the weights of all models.
+            models: The models, by the names under which they are served.
+            backend: The backend that has the weights of all models.
             config: Budgets.
-            clock: Seconds; playback is timed and steps are measured with it.
+            clock: Returns seconds, for playback and for measuring steps.
         """
         self.config, self.clock, self.own_stream = config, clock, backend.own_stream
         self._backend, self._num_shares = backend, max(len(models), config.max_models)
@@ -70,15 +70,15 @@ class Engine:
     def add(self, name: str, model: Model) -> None:
         """Serve another model, with an unused share of the memory.
 
-        Nothing else runs meanwhile. Setting up pages takes milliseconds; recording a model's steps
-        on CUDA takes seconds.
+        No step runs meanwhile. Setting up pages takes milliseconds; recording a model's steps on
+        CUDA takes seconds.
 
         Raises:
             InvalidRequest: The name is taken, no share of the memory is left, or the device is
                 full.
         """
         if name in self._workers:
-            raise InvalidRequest(f"model {name!r} is still there", param="model")
+            raise InvalidRequest(f"model {name!r} is still loaded", param="model")
         if len(self._workers) >= self._num_shares:
             raise InvalidRequest(
                 f"{self._num_shares} models share the memory already: unload one first",

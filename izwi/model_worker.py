@@ -267,7 +267,7 @@ class ModelWorker:
         sound: Float32 | None = None,
         error: BaseException | None = None,
     ) -> Chunk:
-        """End a request, free what it holds, and make its last chunk."""
+        """End a request, free its memory, and return its last chunk."""
         encoded: tuple[npt.NDArray[Any], ...] = ()
         if sequence.request.encode_only and reason is Reason.STOP:
             encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
@@ -321,7 +321,7 @@ class ModelWorker:
         return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
-        """Start due vocoder work; return the chunks of audio that are ready, or waited for."""
+        """Start due vocoder work; return the finished audio by arrival, (samples,) float32."""
         began_s = self._clock()
         sounds = awaited(self._vocoding, results)  # first, because their buffers are reused
         self._vocoding = {}
@@ -348,7 +348,7 @@ class ModelWorker:
         return sounds
 
     def _due(self, results: Results) -> list[tuple[Sequence, int]]:
-        """Return the planned chunks of audio that have their frames, each with its frames."""
+        """Return the planned chunks whose frames exist: sequences, and numbers of frames."""
         due = []
         for sequence, chunk in results.work.vocode:
             if not self.scheduler.runs(sequence):  # it was removed meanwhile

@@ -30,7 +30,7 @@ class Source(Protocol):
 
 
 class Stream(AsyncIterator[Chunk]):
-    """The chunks of one request, in order; the last one carries a reason."""
+    """The chunks of one request, in order; the last one has a reason."""
 
     def __init__(self, request_id: str, source: Source, loop: asyncio.AbstractEventLoop):
         self.request_id = request_id

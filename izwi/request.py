@@ -34,9 +34,9 @@ class SamplingParams(Struct, frozen=True):
         top_p: Keep the smallest set of tokens whose probability reaches top_p; 1 keeps all.
         repetition_penalty: Divides positive and multiplies negative logits of the tokens that
             this request emitted before in the same codebook; 1 leaves them.
-        presence_penalty: Subtracted from the logits of the tokens that this request emitted.
-        frequency_penalty: Subtracted as often as the request emitted the token.
-        min_p: Keep tokens at least so likely relative to the likeliest; 0 keeps all.
+        presence_penalty: Subtracted from the logits of tokens that this request emitted.
+        frequency_penalty: Subtracted once for each time that the request emitted the token.
+        min_p: Keep tokens with at least this share of the largest probability; 0 keeps all.
         logit_bias: Pairs of an id and the value added to its logit.
 
     The last four apply to codebook 0 only, in this order: bias, repetition penalty, presence and
@@ -129,7 +129,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         seed: Together with the step and the codebook it determines every random draw.
         max_entries: Tokens and frames after which the request ends with "length".
         min_entries: Stop tokens are suppressed before this many entries.
-        stop_ids: A first codebook's token among these ends the request and is not emitted.
+        stop_ids: One of these ids in codebook 0 ends the request and is not emitted.
         other_tracks: The four fields above are for the first track; these are for the others.
         encode_only: End after encoding; the output is the encoded arrays.
         output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
@@ -141,13 +141,13 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
             which they were submitted. Empty: a listener of its own.
         continues: The listener has received earlier requests of the same answer, so a full queue
             does not refuse this one, which would cut off the answer.
-        awaits_engine: Where its engine has died, it waits for the next one, as what was in flight
-            does, instead of being refused.
+        awaits_engine: If the engine has died, the request waits for the next one, like requests in
+            flight, instead of being refused.
         cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
             room. False for audio that is transcribed once.
         logprobs: Chunks have the log probability of each entry.
         top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
-        grammar: Its entries must match it; None: any entries.
+        grammar: Grammar that the entries must match; None allows any entries.
         ask: The input that it was prepared from, kept for recordings.
     """
 
@@ -218,10 +218,11 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
         encoded: The output of an encode-only request.
         reason: Set on the last chunk.
         error: Set if the reason is ERROR.
-        logprobs: (n,) float32, one an entry: see `izwi.backends.protocol.StepSampler.logprobs`.
-            None where the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its
-            own an id (exact, below 2^24) and its log probability k times, likeliest first.
-        tracks: (n,) int64, of each entry; None where the model has one track.
+        logprobs: (n,) float32, one for each entry: see
+            `izwi.backends.protocol.StepSampler.logprobs`. None if not requested. With
+            `top_logprobs` = k: (n, 1 + 2 k), the entry's own log probability, then k pairs of an id
+            (exact, below 2^24) and its log probability, most likely first.
+        tracks: (n,) int64, the track of each entry; None if the model has one track.
     """
 
     request_id: str
@@ -234,7 +235,7 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     tracks: Int64 | None = None
 
     def of_track(self, track: int) -> Int64:
-        """Entries of one track in order, (m, its codebooks) int64."""
+        """Return the entries of one track in order, (m, codebooks of the track) int64."""
         if self.tracks is None:
             return self.entries if track == 0 else self.entries[:0]
         of = self.entries[self.tracks == track]

@@ -111,7 +111,7 @@ class SoundCursor:
         chunks: Frames of each chunk of audio so far, `num_vocoded` together.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
-        num_repeated_samples: Samples to come that an earlier engine has already delivered.
+        num_repeated_samples: Number of next samples that an earlier engine has already delivered.
     """
 
     num_vocoded: int = 0
@@ -121,7 +121,7 @@ class SoundCursor:
     num_repeated_samples: int = 0
 
     def repeat(self, num_samples: int) -> None:
-        """Make the audio from its beginning again; so many samples are already delivered."""
+        """Restart the audio from its beginning; the first `num_samples` are already delivered."""
         self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
 
     def new_part(self, samples: Float32 | None) -> Float32 | None:
@@ -138,11 +138,11 @@ class Pending:
     """What steps in flight will add to a sequence.
 
     Attributes:
-        entries: Entries that they draw; at most 1 when a step is planned.
-        frames: Frames that go through the codec.
-        chunks: Number of chunks that these frames make.
+        entries: Number of entries that they draw; at most 1 when a step is planned.
+        frames: Number of frames that they decode to audio.
+        chunks: Number of chunks of these frames.
         ends: No more entries follow.
-        epoch: Times that the sequence has released its pages. Work launched before is dropped.
+        epoch: How often the sequence has released its pages. Work launched before is dropped.
     """
 
     entries: int = 0
@@ -186,7 +186,7 @@ class Sequence:
     Attributes:
         arrival: Number of arrivals before it, in the whole engine.
         submitted_s: When it was submitted, on the engine's clock.
-        emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
+        emitted: The log: entries of (codebooks,) ids, one for each step; a token has one id.
         tracks: The tracks of these entries if the model has several; else None.
         input: The log of its input.
         output: Output besides the entries.
@@ -196,8 +196,9 @@ class Sequence:
         sound: How many of its frames are audio.
         pending: What steps in flight will add to it.
         drawing: How its entries are drawn.
-        num_prompt: Positions of the prompt.
-        output_positions: Positions of the prompt where entries are drawn, if not after it.
+        num_prompt: Number of positions of the prompt.
+        output_positions: Positions of the prompt at which entries are drawn; empty if they follow
+            the prompt.
     """
 
     request: Request

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which a step is tried again while everything waits for readers or input.
 _REST_S = 0.02
-# It is not worth sleeping for less than this.
+# Shorter waits are skipped.
 _LEAST_SPARE_S = 2e-4
 
 
@@ -122,7 +122,7 @@ class SteppingThread:
         self.tell(lambda: self._engine.set_backpressure(request_id, backpressured))
 
     def change(self, name: str, change: Callable[[], None]) -> Future[None]:
-        """Run a change of a model on the thread; the future waits until the model is not leaving.
+        """Add or remove a model on the thread; the future completes when that has taken effect.
 
         Raises:
             EngineStopped: The engine is not running.

@@ -1,6 +1,6 @@
 """The pages of one model: those of sequences, and those of the prefix tree.
 
-Page numbers only: a `PageMover` moves what the pages hold.
+Works with page numbers only; a `PageMover` moves the contents of pages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PagedMemory:
 
     @property
     def positions_asked(self) -> int:
-        """Positions that sequences started with."""
+        """Positions of all prefixes that were looked up."""
         return self._tree.positions_asked
 
     @property
@@ -99,8 +99,8 @@ class PagedMemory:
         """Claim the longest known prefix, and bring its pages back from lower tiers.
 
         Returns:
-            Its pages, the caller's to release, and the positions that they hold. The last page
-            is the caller's own if it is not whole: a copy of the page where the prefixes part.
+            Its pages, which the caller must release, and their number of positions. If the last
+            page is not whole, it is a copy of the page in which the prefixes diverge.
         """
         match = self._tree.match(keys)
         pages, whole = list(match.pages), True
@@ -119,7 +119,7 @@ class PagedMemory:
         return pages, num_positions
 
     def flush(self) -> None:
-        """Carry out the copies that `claim` deferred. Call it before anything writes to pages."""
+        """Execute the copies that `claim` deferred. Call it before anything writes to pages."""
         self._mover.flush()
 
     def allocate(self, count: int) -> list[int]:
@@ -144,13 +144,13 @@ class PagedMemory:
         self._pool.release(pages)
 
     def _demote(self, page: int, num_positions: int) -> int | None:
-        del num_positions  # a page is rebuilt from the one before it, so its depth is no matter
+        del num_positions  # a page is rebuilt from the one before it, so its depth does not matter
         handle = self._mover.demote(page)
         self.num_demoted += handle is not None
         return handle
 
     def _bring_back(self, match: Match, pages: list[int]) -> bool:
-        """Load stored pages and hold those beyond, in order; return whether all were found."""
+        """Restore stored pages and claim those after them, in order; return whether all exist."""
         beyond = dict(match.beyond)
         self._pool.share(list(beyond.values()))  # protects them from eviction for the loaded pages
         loaded: list[int] = []

@@ -190,7 +190,7 @@ class Runner:
         counts = [row.num_drawn for row in rows]
         try:
             drawn = self._graphs.launch(rows)
-        except Exception:  # `forward` will find the row at fault
+        except Exception:  # `forward` finds the row that fails
             return None
         return drawn.then(partial(self._launched, counts))
 
@@ -253,7 +253,7 @@ class Runner:
     @counted
     @in_backend
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
-        """Start to decode the next n frames of each sequence to audio, concurrent to other work.
+        """Start to decode the next n frames of each sequence to audio, concurrently to other work.
 
         Pieces of equal length run as one batch; each stream's state is gathered before and
         scattered after.

@@ -93,7 +93,7 @@ class Scheduler:
                 f"the model has memory for {self.capacity - 1}",
                 param="input",
             )
-        # the next piece of a stream that is playing does not count as a new caller
+        # the next piece of a stream that is playing is accepted even if the queue is full
         if len(self._waiting) >= self._config.max_waiting and not self._goes_on(sequence):
             num_waiting = sum(map(self._can_run, self._waiting))
             if num_waiting >= self._config.max_waiting:

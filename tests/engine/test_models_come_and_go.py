@@ -51,7 +51,7 @@ def test_a_removed_model_refuses_requests_and_ends_with_its_last() -> None:
         world.submit(toy_request("late", 5, seed=1, frames=3))
     with pytest.raises(ModelNotFound):
         world.engine.remove("toy")
-    with pytest.raises(InvalidRequest, match="still there"):
+    with pytest.raises(InvalidRequest, match="still loaded"):
         world.engine.add("toy", ToySpeech())
     world.take(world.engine.abort("a"))
     assert world.logs["a"].reason is Reason.ABORTED

@@ -29,10 +29,10 @@ from izwi_api.services.context import Registry, chunks_of, frames_of
 from izwi_api.services.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 
 # Pieces of a text that are submitted at a time, including the one being read. Each lasts some
-# seconds, so the listener stays ahead; more would only take places from other callers.
+# seconds, which is enough for playback without gaps; more would only delay other callers.
 PIECES_AHEAD = 8
 _SEED_RANGE = 1 << 63
-_MORE_CHARACTERS = 4096  # that pronunciations may add to a text
+_MORE_CHARACTERS = 4096  # characters that pronunciations may add to a text
 
 
 class AudioSource(Protocol):
@@ -48,9 +48,9 @@ class AudioSource(Protocol):
 class Speech:
     """The audio of a text while it is made. Call `abort` to stop early.
 
-    The first pieces are submitted at once; whenever one has been read to its end, the next one
-    follows. So a reader that reads nothing costs no more than these, and a long text leaves room
-    for others.
+    The first pieces are submitted at once. Each time that one has been read to its end, the next
+    one is submitted. So a reader that reads nothing costs only the first ones, and a long text
+    leaves room for other requests.
 
     Attributes:
         sample_rate: Sample rate of the audio, in Hz.
@@ -75,8 +75,8 @@ class Speech:
             texts: The pieces, in order.
             requests: One for each piece.
             model: The model that speaks.
-            pauses: Seconds of silence before a piece, by its index; those after the last piece have
-                the index behind it.
+            pauses: Seconds of silence before a piece, by its index; silence after the last piece
+                has the index `len(texts)`.
         """
         self.texts, self.sample_rate = texts, model.sample_rate
         self.tracks = model.tracks
@@ -123,7 +123,7 @@ class Speech:
             stream.abort()
 
     def _start(self) -> None:
-        # background work has no listener, so it cannot run too far ahead of one
+        # background work has no playback to run ahead of
         num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
         first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
         # a key without enough quota for the whole text is refused before any audio
