@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class Role(StrEnum):
-    """Who says a message."""
+    """The role of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -19,12 +19,12 @@ class Role(StrEnum):
 
 
 class ToolCall(Struct, frozen=True):
-    """A function that an assistant calls.
+    """A function call of the assistant.
 
     Attributes:
-        call_id: By which the answer of the function refers to the call.
-        name: Of the function.
-        arguments: JSON, as the model wrote it: it need not be valid.
+        call_id: Id by which the function's result refers to the call.
+        name: Name of the function.
+        arguments: JSON as the model wrote it; it may be invalid.
     """
 
     call_id: str
@@ -36,10 +36,10 @@ class ChatMessage(Struct, frozen=True, omit_defaults=True):
     """One turn of a conversation.
 
     Attributes:
-        reasoning: What an assistant thought before it said this; None where that is not known.
-        tool_calls: What an assistant calls.
-        call_id: Of the call that this is the answer of, for the role `tool`.
-        name: Of the speaker or the function, if given.
+        reasoning: The assistant's thought before this message; None if not known.
+        tool_calls: Function calls of the assistant.
+        call_id: For the role `tool`: id of the call that this is the result of.
+        name: Name of the speaker or the function, if given.
     """
 
     role: Role
@@ -51,7 +51,7 @@ class ChatMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolChoice(StrEnum):
-    """Whether functions are called."""
+    """Whether the model may, must or must not call functions."""
 
     AUTO = "auto"
     NONE = "none"
@@ -59,23 +59,23 @@ class ToolChoice(StrEnum):
 
 
 class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
-    """What an API server asks of a chat model. None takes the checkpoint's default.
+    """Input of a chat model. None uses the checkpoint's default.
 
     Attributes:
         messages: The conversation so far; the answer is the assistant's next turn.
-        thinking: Whether it thinks before it answers. Where it can do both, it does not by itself:
-            a listener would wait.
-        tools: JSON: a list of functions as OpenAI describes them; empty for none.
+        thinking: Whether the model thinks before it answers. By default it does not if thinking is
+            optional, because a listener would wait.
+        tools: JSON list of functions in OpenAI's format; empty for none.
         tool_choice: Whether one of them is called.
         tool_name: The one function that must be called.
         parallel_tool_calls: Whether an answer may have more than one call.
         min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: As in
             `izwi.request.SamplingParams`.
-        text: In place of messages: text that is gone on with; control tokens in it count.
-        token_ids: In place of messages: ids that are gone on with.
-        response_schema: JSON: the schema that the answer follows; empty for any text.
-        regex: In place of a schema: what the whole answer matches.
-        ebnf: In place of a schema: the grammar of the answer.
+        text: Instead of messages: text to continue; control tokens in it are encoded as tokens.
+        token_ids: Instead of messages: ids to continue.
+        response_schema: JSON schema of the answer; empty for any text.
+        regex: Instead of a schema: regular expression of the whole answer.
+        ebnf: Instead of a schema: EBNF grammar of the answer.
         grammar_param: Field of the caller's request that has the schema, the regex or the EBNF;
             errors name it.
         logprobs: As in `izwi.request.Request`.
@@ -109,7 +109,7 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
 
 
 def num_characters(ask: ChatInput) -> int:
-    """Characters of a conversation and its tools: what the prompt is made of."""
+    """Return the number of characters in a conversation and its tools."""
     return (
         len(ask.tools)
         + len(ask.text)
@@ -123,12 +123,12 @@ def num_characters(ask: ChatInput) -> int:
 
 
 class CallText(NamedTuple):
-    """Text that a call of a function grows by.
+    """New text of a function call.
 
     Attributes:
-        place: Which call of the answer, from 0.
-        name: Of the function, the first time; else empty.
-        arguments: What the JSON of its arguments grows by.
+        place: Index of the call in the answer.
+        name: Name of the function, in the first part of the call; else empty.
+        arguments: New text of the arguments' JSON.
     """
 
     place: int
@@ -137,7 +137,7 @@ class CallText(NamedTuple):
 
 
 class AnswerText(NamedTuple):
-    """Text that an answer grows by: what is thought, what is said, and what is called."""
+    """New text of an answer: thought, content and function calls."""
 
     reasoning: str = ""
     content: str = ""
@@ -145,31 +145,31 @@ class AnswerText(NamedTuple):
 
 
 class AnswerReader(Protocol):
-    """Reads an answer while it is written."""
+    """Parser of an answer while it is generated."""
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Tokens that were thought so far, with those around the thought."""
+        """Number of tokens of the thought so far, including those around it."""
         ...
 
     @property
     def num_calls(self) -> int:
-        """Calls of functions that are complete."""
+        """Number of complete function calls."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether nothing that follows is read: all calls that were asked for are complete."""
+        """Whether the answer is over, because all requested calls are complete."""
         ...
 
     def spell(self, token_id: int) -> bytes:
-        """Return the bytes of one token; control tokens have their name."""
+        """Return the bytes of one token; control tokens are spelled by name."""
         ...
 
     def read(self, token_ids: Sequence[int]) -> AnswerText:
-        """Return what these tokens add. Half a character waits for its other half."""
+        """Return the text that these tokens add. An incomplete character waits for the rest."""
         ...
 
     def close(self) -> AnswerText:
-        """Return what is left, as no token follows."""
+        """Return the rest of the text at the end of the answer."""
         ...

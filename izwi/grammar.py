@@ -1,4 +1,4 @@
-"""Grammars that an answer follows: what a request carries, and whether a schema can be used.
+"""Grammars that an answer must follow: what a request contains, and whether a schema can be used.
 
 A grammar is a text in the Lark dialect of llguidance, with JSON schemas inside (docs/adr/0023).
 """
@@ -17,20 +17,20 @@ from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
 
 MAX_SCHEMA_CHARS = 1 << 16
-# Translating EBNF takes time with the square of its rules: tens of milliseconds for this much.
+# Translating EBNF takes time quadratic in its rules: tens of milliseconds for this many.
 MAX_EBNF_CHARS = 1 << 12
 _MAX_PROBLEM_CHARS = 300
 _ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
-# Spaces as models write JSON, and nowhere else: with free white space an answer need never end.
+# Spaces as models write JSON, and nowhere else: with free white space an answer could be endless.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammar(Struct, frozen=True):
-    """What the tokens of an answer must follow.
+    """A grammar of an answer's tokens.
 
     Attributes:
-        text: In Lark, as llguidance reads it.
-        after: Id of the token behind which it begins, that of </think>; -1: at once.
+        text: Grammar in llguidance's Lark dialect.
+        after: Id of the token after which it begins, that of </think>; -1 for the start.
         param: Field of the caller's request that it comes from; errors name it.
     """
 
@@ -40,7 +40,7 @@ class Grammar(Struct, frozen=True):
 
 
 def limits() -> LLParserLimits:
-    """Return what compiling a grammar, and a step of it, may take: tens of milliseconds."""
+    """Return limits for compiling a grammar and for one step of it: tens of milliseconds."""
     return LLParserLimits(
         initial_lexer_fuel=500_000,
         step_lexer_fuel=100_000,
@@ -52,10 +52,10 @@ def limits() -> LLParserLimits:
 
 
 def answer_grammar(ask: ChatInput, after: int = -1) -> Grammar | None:
-    """Return what an answer without calls must follow; None where it is free.
+    """Return the grammar of an answer without calls; None if it is not constrained.
 
     Args:
-        ask: What is asked of the model.
+        ask: The request.
         after: As in `Grammar`.
 
     Raises:
@@ -73,15 +73,15 @@ def answer_grammar(ask: ChatInput, after: int = -1) -> Grammar | None:
 
 
 def json_rule(name: str, schema: dict[str, Any], param: str) -> str:
-    """Return a rule that a JSON schema's values follow, after a check that it can be compiled.
+    """Check that a JSON schema can be compiled, and return a rule for its values.
 
     Args:
-        name: Of the rule: small letters.
-        schema: Any; what llguidance does not support is refused.
+        name: Name of the rule, in lower case.
+        schema: Any schema; unsupported parts are refused.
         param: Field of the request that errors name.
 
     Raises:
-        InvalidRequest: It is too large or no schema, or has what is not supported.
+        InvalidRequest: It is too large, not a schema, or has unsupported parts.
     """
     try:
         spelled = json.dumps(schema | {"x-guidance": _SPACING})
@@ -103,11 +103,11 @@ def regex_grammar(pattern: str, param: str) -> str:
     """Return a grammar whose text matches a regular expression from its beginning to its end.
 
     Args:
-        pattern: In the syntax of Rust's regex crate: no look-around, no back-references.
+        pattern: Regular expression of Rust's regex crate: no look-around, no back-references.
         param: Field of the request that errors name.
 
     Raises:
-        InvalidRequest: It is too large or no such expression, or matches nothing.
+        InvalidRequest: It is too large, invalid, or matches nothing.
     """
     if len(pattern) > MAX_SCHEMA_CHARS:
         raise InvalidRequest(
@@ -123,14 +123,14 @@ def regex_grammar(pattern: str, param: str) -> str:
 
 
 def ebnf_grammar(text: str, param: str) -> str:
-    """Return a grammar that is written in EBNF.
+    """Return a grammar from EBNF.
 
     Args:
-        text: As in llama.cpp (GBNF) and xgrammar: rules `name ::= ...`, from `root`.
+        text: EBNF as in llama.cpp (GBNF) and xgrammar: rules `name ::= ...`, from `root`.
         param: Field of the request that errors name.
 
     Raises:
-        InvalidRequest: It is too large, cannot be read, or is too expensive to follow.
+        InvalidRequest: It is too large, invalid, or too expensive.
     """
     if len(text) > MAX_EBNF_CHARS:
         raise InvalidRequest(
@@ -138,7 +138,7 @@ def ebnf_grammar(text: str, param: str) -> str:
         )
     try:
         lark = gbnf_to_lark(text)
-    # the translator raises plain exceptions for what it cannot read
+    # the translator raises plain exceptions for invalid input
     except Exception as error:
         raise InvalidRequest(f"the EBNF grammar cannot be read: {error}", param=param) from error
     return _checked(lark, "EBNF grammar", param)
@@ -156,7 +156,7 @@ def _checked(lark: str, what: str, param: str) -> str:
 
 
 def _reason(problem: str) -> str:
-    """Return what is wrong, without places in a Lark text that the caller has not written."""
+    """Return the message of an error, without positions in the Lark text, which is ours."""
     of_regex = problem.partition("(in regex): ")[2]
     lines = (of_regex or problem).splitlines()
     marked = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

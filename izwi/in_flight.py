@@ -21,12 +21,12 @@ class Launched:
     """A step in flight.
 
     Attributes:
-        work: What was planned.
+        work: The planned work.
         failed: Errors, by arrival of the sequence.
         rows: Rows of the forward pass.
-        forward: Waits for the rows' results; None: the pass was not launched.
-        began_s: When it was launched, on the engine's clock.
-        seconds: Time that the launch took.
+        forward: Waits for the rows' results; None if the pass was not launched.
+        began_s: Time of the launch, on the engine's clock.
+        seconds: Duration of the launch.
         num_compiled: `Runner.num_compiled` before it was launched.
         reads_log: The next step cannot be planned before its results are known.
     """
@@ -49,7 +49,7 @@ class Launched:
 
     @property
     def size(self) -> StepWork:
-        """Work that ends with the step; later audio runs beside the next one."""
+        """Work that ends with the step; later audio is computed beside the next one."""
         lengths = [stop - start for _, start, stop in self.rows]
         return StepWork.of(lengths, len(self.work.encode), ())
 
@@ -59,7 +59,7 @@ class Launched:
         return self.forward is not None and self.forward.is_done
 
     def fresh(self) -> list[bool]:
-        """For each row, whether its sequence has kept its pages since the launch."""
+        """Return for each row whether its sequence has kept its pages since the launch."""
         pairs = zip(self.rows, self._epochs, strict=True)
         return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
 
@@ -67,7 +67,7 @@ class Launched:
         """Predict the state of the sequences at the end of this step.
 
         Args:
-            limit: Entries after which a sequence ends.
+            limit: Returns the number of entries at which a sequence ends.
             following: The model's function for the next track, if it has several.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
@@ -94,7 +94,7 @@ class Launched:
         """Reconcile the prediction with the results.
 
         Args:
-            rows: Those that are fresh.
+            rows: The rows whose sequences have kept their pages.
             every: The results of each row.
         """
         for row, drawn in zip(rows, every, strict=True):
@@ -113,10 +113,10 @@ class Results:
     """The results of a step.
 
     Attributes:
-        work: What was planned.
+        work: The planned work.
         failed: Errors, by arrival of the sequence.
         drawn: Rows that ran: sequence, drawn entries, computed positions.
-        seconds: Time so far.
+        seconds: Duration so far.
         num_compiled: `Runner.num_compiled` before the step.
     """
 
@@ -130,7 +130,7 @@ class Results:
 def awaited(
     begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
 ) -> dict[int, Float32]:
-    """Wait for pieces of audio, by arrival; errors are added to the results."""
+    """Wait for pieces of audio; return them by arrival, and add errors to the results."""
     sounds: dict[int, Float32] = {}
     for arrival, (_, sound) in begun.items():
         try:

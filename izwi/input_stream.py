@@ -1,4 +1,4 @@
-"""Streamed input: text that is synthesised while it is written, audio transcribed as it arrives."""
+"""Streamed input: text that is spoken while it is written, and audio transcribed as it arrives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from izwi.request import Request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextPart:
-    """What newly written text means for one piece.
+    """The effect of newly written text on one piece.
 
     Attributes:
-        piece: Its number; the parts of a piece come before those of the next.
-        request_id: Of its request.
-        request: To submit first, on the first part of a piece.
+        piece: Index of the piece; parts come in the order of pieces.
+        request_id: Id of its request.
+        request: Request to submit before writing; only in the first part of a piece.
         ids: Text ids to write to it, in order.
-        closed: Nothing follows for this piece.
+        closed: The piece is complete.
     """
 
     piece: int
@@ -33,47 +33,47 @@ class TextPart:
 
 
 class TextStream(Protocol):
-    """Text on its way into a model. What it gives depends on the text, not on how it was cut."""
+    """Text on its way into a model. Its parts depend on the text, not on how it is cut."""
 
     def write(self, text: str) -> Sequence[TextPart]:
-        """Take more text and return what is settled by it."""
+        """Add text; return the parts that are now settled."""
         ...
 
     def close(self) -> Sequence[TextPart]:
-        """Return the rest. Raises InvalidRequest if there was nothing to say in all of it."""
+        """Return the rest. Raises InvalidRequest if the whole text contains nothing to speak."""
         ...
 
 
 @runtime_checkable
 class WritableModel(Protocol):
-    """A speech model that takes its text while it speaks."""
+    """A speech model that accepts text while it speaks."""
 
     def text_stream(self, request_id: str, model: str, ask: SpeechInput) -> TextStream:
-        """Check all but the text, which is not looked at. Raises InvalidRequest and its kind."""
+        """Open a stream; check all but the text. Raises InvalidRequest and subclasses."""
         ...
 
 
 class DecodingStep(Protocol):
-    """One decoding that a stream asks for."""
+    """One decoding of a stream's audio."""
 
     @property
     def is_final(self) -> bool:
-        """Whether a segment ends with it."""
+        """Whether a segment ends with this step."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartialTranscript:
-    """What a segment says so far.
+    """The transcript of a segment so far.
 
     Attributes:
-        segment: Number of segments before it.
-        start_s: Where it begins in the stream.
-        end_s: How far it was heard.
-        is_final: It is complete.
-        language: "" while it is unknown.
-        text: All of it.
-        stable: Its beginning that will not change; all of it if it is final.
+        segment: Index of the segment.
+        start_s: Start in the stream, seconds.
+        end_s: End of the audio transcribed so far, seconds.
+        is_final: The segment is complete.
+        language: Language; "" if unknown.
+        text: The whole text.
+        stable: The beginning that no longer changes; all of the text if it is final.
     """
 
     segment: int
@@ -90,27 +90,27 @@ class TranscriptionStream(Protocol):
 
     @property
     def room(self) -> int:
-        """Samples that it takes before its next step; more would only be held."""
+        """Number of samples that can still be used before the next step; more only wait."""
         ...
 
     def write(self, samples: npt.NDArray[np.float32]) -> None:
-        """Take the next samples, mono at 16 kHz."""
+        """Add the next samples, (n,) float32 mono at 16 kHz."""
         ...
 
     def close(self) -> None:
-        """Say that no more comes."""
+        """Mark the end of the audio."""
         ...
 
     def is_due(self, more: int = 0) -> bool:
-        """Whether there would be a new step if `more` samples were written."""
+        """Return whether there would be a new step after writing `more` samples."""
         ...
 
     def next_step(self) -> Any:
-        """What to decode now, or None; it may take milliseconds."""
+        """Return the next decoding, or None; it may take milliseconds."""
         ...
 
     def take(self, step: Any, token_ids: Sequence[int]) -> PartialTranscript:
-        """Take what the model emitted for the last step."""
+        """Add the ids that the model emitted for the last step; return the transcript."""
         ...
 
 
@@ -125,5 +125,5 @@ class StreamingTranscriptionModel(Protocol):
         ...
 
     def prepare_stream_step(self, request_id: str, model: str, stream: Any, step: Any) -> Request:
-        """Tokenise one step."""
+        """Prepare the request of one step."""
         ...

@@ -1,4 +1,4 @@
-"""What API servers ask of speech, transcription and alignment models, before it is prepared.
+"""Input of speech, transcription and alignment models, before it is prepared.
 
 `izwi.chat` has the input of chat models. A model's own `prepare_*` turns one into a `Request`.
 """
@@ -22,12 +22,12 @@ class TextMode(StrEnum):
 class VoicePrompt(
     Struct, frozen=True, eq=False, omit_defaults=True, tag_field="kind", tag="encoded"
 ):
-    """A voice to speak with: what a reference clip was encoded to, once.
+    """A voice to speak with: the encoded reference clip.
 
     Attributes:
         speaker_embedding: (hidden,) float32.
-        codes: (frames, codebooks) int64 of the clip, or None for the embedding alone.
-        text: What the clip says; needed with codes.
+        codes: (frames, codebooks) int64 of the clip, or None to use only the embedding.
+        text: Transcript of the clip; needed with codes.
     """
 
     speaker_embedding: Float32
@@ -38,11 +38,11 @@ class VoicePrompt(
 class ReferenceClip(
     Struct, frozen=True, eq=False, omit_defaults=True, tag_field="kind", tag="clip"
 ):
-    """A clip whose voice is to be followed.
+    """A clip whose voice is cloned.
 
     Attributes:
         samples: (n,) float32 mono at 24 kHz.
-        text: What it says; None follows the speaker embedding alone.
+        text: Transcript of the clip; None uses only the speaker embedding.
     """
 
     samples: Float32
@@ -50,13 +50,13 @@ class ReferenceClip(
 
 
 class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech"):
-    """What an API server asks of a speech model. None takes the checkpoint's default.
+    """Input of a speech model. None uses the checkpoint's default.
 
     Attributes:
-        pronunciations: By word, what is spoken instead of it. Models are asked without: what asks
-            them has put it into the text.
-        turn_ids: Of a request whose text is written while it is spoken: the ids that its turn
-            begins with, in the model's vocabulary; `text` is then empty.
+        pronunciations: Spoken text by word. Callers apply them to the text before it reaches a
+            model, so models get None.
+        turn_ids: For a text that is spoken while it is written: the first ids of its turn, in the
+            model's vocabulary; `text` is then empty.
     """
 
     text: str
@@ -74,12 +74,12 @@ class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech
 
 
 class TranscriptionInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="transcription"):
-    """What an API server asks of a transcription model.
+    """Input of a transcription model.
 
     Attributes:
-        samples: At 16 kHz.
-        language: Forced language name or code, None detects it.
-        context: Text that the transcription follows on or whose words are likely.
+        samples: Samples at 16 kHz.
+        language: Name or code of the forced language; None detects it.
+        context: Text that precedes the audio, or has words that are likely in it.
         logprobs: As in `Request`.
     """
 
@@ -93,11 +93,11 @@ class TranscriptionInput(Struct, frozen=True, eq=False, omit_defaults=True, tag=
 
 
 class AlignmentInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="alignment"):
-    """What an API server asks of an alignment model.
+    """Input of an alignment model.
 
     Attributes:
-        samples: At 16 kHz.
-        text: What they say.
+        samples: Samples at 16 kHz.
+        text: Transcript of the audio.
         language: Name or code; None cuts words at white space, and between Chinese characters.
     """
 
@@ -107,7 +107,7 @@ class AlignmentInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="ali
 
 
 class Transcript(Struct, frozen=True):
-    """What a transcription model's tokens say."""
+    """Language and text parsed from a transcription model's tokens."""
 
     language: str
     text: str

@@ -10,19 +10,19 @@ Entry = tuple[int, ...]
 
 
 class Progress(NamedTuple):
-    """Where a log stands: what follows its entries. A value; the model makes the next one of it.
+    """State after an entry that determines the next track. The model computes the next state.
 
     Attributes:
-        track: Of the next entry.
-        state: What else the model counts, such as entries left before the track changes.
+        track: Track of the next entry.
+        state: Further counts of the model, such as entries left before the track changes.
     """
 
     track: int
     state: tuple[int, ...] = ()
 
 
-# (request, progress, ids of the entry) -> what follows it, None: nothing does. Ids of None ask for
-# what most likely follows, while they are not known yet.
+# (request, progress, ids of the entry) -> progress after it, None at the end. Ids of None mean that
+# they are not known yet, and return the most likely progress.
 Following = Callable[[Any, Progress, Entry | None], Progress | None]
 
 
@@ -60,7 +60,7 @@ class TrackLog:
 
     @property
     def num_frames(self) -> int:
-        """Frames that are known, and those that steps in flight most likely draw."""
+        """Number of known frames, and those that steps in flight most likely draw."""
         return len(self.frames) + sum([track == self.frame_track for track in self.in_flight])
 
     @property
@@ -70,7 +70,7 @@ class TrackLog:
         return following is not None and following.track == self.frame_track
 
     def launch(self, following: Following, request: Any) -> bool:
-        """Take note that a row is launched; whether most likely nothing follows its entry."""
+        """Record that a row is launched; return whether the log most likely ends with its entry."""
         before = self.predicted if self.in_flight else self.progress
         assert before is not None
         self.in_flight.append(before.track)
@@ -78,11 +78,11 @@ class TrackLog:
         return self.predicted is None
 
     def drop_in_flight(self) -> None:
-        """Forget what is in flight: it is drawn again."""
+        """Drop the entries in flight, which are drawn again."""
         self.in_flight.clear()
 
     def append(self, ids: Entry, after: Progress | None) -> None:
-        """Take note of an entry of track `progress.track`, and of what follows it."""
+        """Record an entry of track `progress.track`, and the progress after it."""
         track = self.progress.track
         self.of.append(track)
         if track == self.frame_track and ids[0] not in self.silent_ids:
@@ -93,15 +93,15 @@ class TrackLog:
             self.progress = after
 
     def end(self) -> None:
-        """Take note that no entry follows: frames get their end."""
+        """Record that no entry follows; frames get their end frame."""
         if self.end_frame is not None and self.frames:
             self.frames.append(self.end_frame)
 
     def reconcile(self, following: Following, request: Any) -> bool:
-        """Compare what is known now with what steps in flight were launched for.
+        """Compare the log with the tracks for which steps in flight were launched.
 
         Returns:
-            Whether they draw on the right tracks. What follows them is predicted anew.
+            Whether they draw on the right tracks. The progress after them is predicted again.
         """
         progress: Progress | None = self.progress
         for track in self.in_flight:

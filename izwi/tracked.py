@@ -9,7 +9,7 @@ from izwi.track_log import Entry, Following, TrackLog
 
 
 def append_tracked(sequence: Sequence, ids: Entry, following: Following) -> tuple[bool, bool]:
-    """Append an entry that was drawn, unless it is a stop id of its track.
+    """Append a drawn entry, unless it is a stop id of its track.
 
     Returns:
         Whether it was appended, and whether another one follows it.
@@ -29,13 +29,13 @@ def resume_tracked(
     following: Following,
     num_ids: Callable[[int], int],
 ) -> None:
-    """Append the entries of a log; one that nothing follows is left out, to be drawn again.
+    """Append the entries of a log, except for a last one that ends it, which is drawn again.
 
     Args:
-        sequence: A new one.
-        entries: As they are in `Log.entries`, all of one width.
-        following: Of the model.
-        num_ids: Ids of an entry of a track.
+        sequence: A new sequence.
+        entries: Entries as in `Log.entries`, all of one width.
+        following: The model's function for the next track.
+        num_ids: Returns the ids of an entry on a track.
     """
     tracks = _tracks(sequence)
     for padded in entries:
@@ -48,7 +48,7 @@ def resume_tracked(
 
 
 def ends_with_text(sequence: Sequence) -> bool:
-    """Whether the last entry is no frame, so that it is delivered without audio."""
+    """Whether the last entry is not a frame, so that it is delivered without audio."""
     tracks = sequence.tracks
     return tracks is not None and tracks.of[-1] != tracks.frame_track
 

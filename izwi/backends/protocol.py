@@ -1,6 +1,6 @@
-"""What the engine asks of a backend: everything with arrays that models do not touch (ADR 25).
+"""What the engine needs from a backend: all work on arrays that models do not do (ADR 25).
 
-Engine, scheduler and the planning half of the runner see these protocols alone. Models see
+Engine, scheduler and the planning half of the runner use only these protocols. Models use
 `izwi.ops.Ops`.
 """
 
@@ -24,9 +24,9 @@ from izwi.runner.logprobs import Logprobs
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 
-# Waits for samples, (n,) float32, that are being made.
+# Waits for samples, (n,) float32, that are being computed.
 PendingAudio = Callable[[], npt.NDArray[np.float32]]
-# Entries drawn of the rows that emit, and `StepSampler.logprobs` by place among them.
+# Entries drawn for the rows that emit, and `StepSampler.logprobs` by index among them.
 Entries = tuple[list[list[int]], dict[int, Logprobs]]
 
 
@@ -38,7 +38,7 @@ class PagedKV(Protocol):
     page_size: int
 
     def context(self, rows: Seq[Row]) -> AttentionContext:
-        """Attention of packed rows, each seeing its own pages."""
+        """Return the attention of packed rows, each over its own pages."""
         ...
 
     def copy(self, moves: Seq[tuple[int, int, int]]) -> None:
@@ -51,11 +51,11 @@ class PagedKV(Protocol):
         ...
 
     def read_pages(self, pages: Seq[int]) -> npt.NDArray[np.uint8]:
-        """Copy pages to the host, (pages, page_bytes), exact bits."""
+        """Copy pages to the host: (pages, page_bytes), bit-exact."""
         ...
 
     def write_pages(self, pages: Seq[int], data: npt.NDArray[np.uint8]) -> None:
-        """Put back what `read_pages` gave, into these or other pages.
+        """Restore the result of `read_pages`, into these or other pages.
 
         Raises:
             ValueError: The data is of another shape or dtype.
@@ -68,40 +68,40 @@ class SavedRow(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that it takes."""
+        """Host memory in bytes."""
         ...
 
 
 class StateArena(Protocol):
-    """Rows of fixed-size state, one a stream. A row that is handed out is the start of one."""
+    """Rows of fixed-size state, one for each stream. A new row is the start of a stream."""
 
     @property
     def num_free(self) -> int:
-        """Free rows."""
+        """Number of free rows."""
         ...
 
     def beside(self) -> AbstractContextManager[None]:
-        """Work inside runs beside the model's steps, where the device can do so."""
+        """Run the work inside concurrently to the model's steps, if the device can."""
         ...
 
     def allocate(self) -> int:
-        """Hand out a zeroed row. The caller checks `num_free` first."""
+        """Allocate a zeroed row. The caller checks `num_free` first."""
         ...
 
     def clear(self, row: int) -> None:
-        """Make a row the start of a stream again."""
+        """Reset a row to the start of a stream."""
         ...
 
     def release(self, row: int) -> None:
-        """Take a row back."""
+        """Free a row."""
         ...
 
     def commit(self, rows: Seq[int]) -> None:
-        """Note that what wrote rows has succeeded: their state is that of their streams."""
+        """Record that the work that wrote rows has succeeded, so their state is valid."""
         ...
 
     def is_committed(self, row: int) -> bool:
-        """Whether the row's state is known: nothing that wrote it has failed."""
+        """Whether the row's state is valid: no work that wrote it has failed."""
         ...
 
     def gather(self, rows: Seq[int]) -> Mapping[str, Array]:
@@ -113,14 +113,14 @@ class StateArena(Protocol):
         ...
 
     def save(self, row: int) -> SavedRow:
-        """Copy a row to the host; it stays as it is and may be released."""
+        """Copy a row to the host; it stays valid and may be released."""
         ...
 
     def restore(self, row: int, saved: Any) -> None:
-        """Make a row what was saved, of this or another row.
+        """Restore a saved row, into this or another row.
 
         Raises:
-            ValueError: It was saved from an arena of other arrays, which is our own bug.
+            ValueError: It was saved from an arena with other arrays, which is a bug.
         """
         ...
 
@@ -130,95 +130,95 @@ class StepSampler(Protocol):
 
     @property
     def pick(self) -> Pick:
-        """The function that models call: logits (rows, vocabulary), codebook -> ids (rows,)."""
+        """Draw ids: logits (rows, vocabulary), codebook -> ids (rows,). Models call this."""
         ...
 
     def logprobs(self) -> dict[int, Logprobs]:
-        """Log probabilities of what was drawn, by row, of the rows that ask for them."""
+        """Return the log probabilities of drawn ids by row, for the rows that request them."""
         ...
 
 
 class Sampling(Protocol):
-    """How entries of one model are drawn."""
+    """Sampling of one model's entries."""
 
     def of(self, sequences: Seq[Sequence], track: int = 0) -> StepSampler:
-        """Prepare a step's draws on a track: one row a sequence, in row order."""
+        """Prepare a step's draws on a track: one row for each sequence, in row order."""
         ...
 
 
 class RecordedSteps(Protocol):
-    """Steps that a device has recorded and repeats, where it can: an optional capability."""
+    """Steps that a device has recorded and replays: an optional capability."""
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the next entries of these rows can be drawn here."""
+        """Return whether the next entries of these rows can be drawn by recorded steps."""
         ...
 
     def launch(self, rows: Seq[Row]) -> InFlight[Entries]:
-        """Launch the rows; returns what waits for an entry of each that emits, in order."""
+        """Launch the rows; return a wait for the entries of the rows that emit, in order."""
         ...
 
     def takes_chunks(self, most_frames: int) -> bool:
-        """Whether chunks of up to so many frames can be made here."""
+        """Return whether chunks of up to this many frames can be decoded by recorded steps."""
         ...
 
     def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
-        """Begin to make the next frames of streams, (frames, codebooks) each."""
+        """Begin to decode the next frames of streams, (frames, codebooks) each."""
         ...
 
     def hear(self, codes: Array, row: int) -> None:
-        """Run frames, (frames, codebooks), through the codec for their state alone."""
+        """Decode frames, (frames, codebooks), only to advance the codec state."""
         ...
 
     def encodes(self, piece: EncodeInput) -> bool:
-        """Whether a piece of audio can be encoded here."""
+        """Return whether a piece of audio can be encoded by recorded steps."""
         ...
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[Array]:
-        """Encode pieces of audio; what each gives has memory of its own."""
+        """Encode pieces of audio; each result has its own memory."""
         ...
 
 
 class ArrayBackend(Backend, Protocol):
-    """One device in one dtype: what holds, moves, draws and frees arrays."""
+    """One device in one dtype: allocates, moves, samples and frees arrays."""
 
     pads_encoders: bool  # whether pieces of audio are padded to go through an encoder together
 
     @property
     def device_name(self) -> str:
-        """What arrays are on, as `--device` names it."""
+        """Name of the device, as in `--device`."""
         ...
 
     @property
     def dtype_name(self) -> str:
-        """Of activations: "float32", "bfloat16" or "float16"."""
+        """Dtype of activations: "float32", "bfloat16" or "float16"."""
         ...
 
     @property
     def library(self) -> str:
-        """Name and version of what computes, and what else decides the last bits."""
+        """Name and version of the library, and all else that determines the last bits."""
         ...
 
     def running(self) -> AbstractContextManager[Any]:
-        """What all work of a model runs in: nothing is kept for gradients."""
+        """Return the context for all work of a model: gradients are off."""
         ...
 
     def own_stream(self) -> AbstractContextManager[None]:
-        """Let this thread's work not wait for other work on the device."""
+        """Run this thread's work without waiting for other work on the device."""
         ...
 
     def reporting_full_device(self) -> AbstractContextManager[None]:
-        """Turn the error of a device that is full into InvalidRequest."""
+        """Convert the device's out-of-memory error to InvalidRequest."""
         ...
 
     def free_kv_bytes(self) -> int:
-        """Bytes that keys and values may take on the device as it is now.
+        """Return the bytes that keys and values may take on the device now.
 
-        Memory that was given back counts as free.
+        Freed memory counts as free.
         """
         ...
 
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
-        """Bytes that one page takes.
+        """Return the bytes of one page.
 
         Raises:
             InvalidRequest: `kv_dtype` is unknown.
@@ -234,27 +234,27 @@ class ArrayBackend(Backend, Protocol):
         ...
 
     def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
-        """Allocate rows of state, one array a spec."""
+        """Allocate rows of state, with one array for each spec."""
         ...
 
     def sampling(self, tracks: Seq[Track]) -> Sampling:
-        """Prepare what draws entries of a model's tracks."""
+        """Prepare the sampling of a model's entries."""
         ...
 
     def own_copy(self, x: Array) -> Array:
-        """Copy of an array that keeps no other memory alive."""
+        """Return a copy of an array that keeps no other memory alive."""
         ...
 
     def record(
         self, model: Model, kv: Any, arena: Any, sampling: Any, config: EngineConfig
     ) -> RecordedSteps | None:
-        """Record the steps of a model that repeat; None where the device cannot.
+        """Record the steps of a model that repeat; None if the device cannot.
 
         Args:
-            model: Whose steps.
-            kv: What `paged_kv` of this backend gave.
-            arena: What `state_arena` gave.
-            sampling: What `sampling` gave.
+            model: The model.
+            kv: Result of `paged_kv` of this backend.
+            arena: Result of `state_arena`.
+            sampling: Result of `sampling`.
             config: Budgets.
         """
         ...

@@ -1,7 +1,7 @@
-"""Change the logits of rows that ask for it, by the formulas of `izwi.backends.torch.adjust`.
+"""Adjust the logits of rows that request it, by the formulas of `izwi.backends.torch.adjust`.
 
-Every change is an array over all rows that is neutral for those that do not ask: x / 1 and x - 0
-have the bits of x.
+Each adjustment is an array over all rows that is neutral for the others: x / 1 and x - 0 have the
+bits of x.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def adjusted(
 
     Args:
         logits: (rows, vocabulary) float32.
-        sequences: One a row.
-        track: Of the entries that are drawn.
-        suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
+        sequences: The sequence of each row.
+        track: Track of the entries.
+        suppressed: (vocabulary,) ids that are never drawn, so that min_p ignores them.
     """
     params = [params.sampling for params in params_of(sequences, track)]
     asking = adjusted_rows(sequences, track)
@@ -77,7 +77,7 @@ def _penalties(
     track: int,
     shape: tuple[int, int],
 ) -> Float32 | None:
-    """What divides or multiplies the logits of ids that were emitted; None: nothing does."""
+    """Return divisors of the logits of emitted ids, (rows, vocabulary); None if no row has any."""
     if all(p.repetition_penalty == 1.0 for p in params):
         return None
     penalties: Float32 = np.ones(shape, dtype=np.float32)
@@ -94,7 +94,7 @@ def _counted(
     asking: Sequence[int],
     shape: tuple[int, int],
 ) -> Float32 | None:
-    """What presence and frequency take off; None: nothing."""
+    """Return presence and frequency penalties to subtract; None if no row has any."""
     rows = [row for row in asking if params[row].counts]
     if not rows:
         return None
@@ -109,7 +109,7 @@ def _counted(
 def _forbidden(
     sequences: Sequence[RequestSequence], asking: Sequence[int], shape: tuple[int, int]
 ) -> npt.NDArray[np.bool_] | None:
-    """What grammars do not allow; None: there is none that has begun."""
+    """Return the ids that grammars forbid; None if no grammar has begun."""
     begun = begun_grammars([sequences[row] for row in asking])
     if not begun:
         return None
@@ -126,7 +126,7 @@ def _cut(
     asking: Sequence[int],
     suppressed: npt.NDArray[np.bool_] | None,
 ) -> mx.array:
-    """Leave out what is too unlikely beside the likeliest."""
+    """Remove ids that are too unlikely relative to the most likely one."""
     if not any(params[row].min_p > 0.0 for row in asking):
         return logits
     below: Float32 = np.full((len(params), 1), -np.inf, dtype=np.float32)

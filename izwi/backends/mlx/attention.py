@@ -14,18 +14,18 @@ RopeTable = tuple[mx.array, mx.array]
 
 
 class MlxContext(Protocol):
-    """What `MlxOps.attention` asks of a context."""
+    """What `MlxOps.attention` needs from a context."""
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: mx.Dtype) -> RopeTable:
-        """Cosine and sine of the positions of this call, broadcastable over heads."""
+        """Return cosine and sine of the positions of this call, broadcastable over heads."""
         ...
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
-        """Attend with heads split, (..., tokens, heads, head_dim), and keep what must be kept."""
+        """Attend with heads split, (..., tokens, heads, head_dim), and update the cache."""
         ...
 
     def before(self, layer: int, x: mx.array, width: int) -> list[mx.array]:
-        """Inputs 1, 2, ... width - 1 positions before each of `x`, like it; and keep `x`."""
+        """Return the inputs 1, 2, ... width - 1 positions before each of `x`, and keep `x`."""
         ...
 
 
@@ -96,7 +96,7 @@ class MlxAttention:
             q, k = rotate(q, table), rotate(k, table)
         keys = mx.concatenate([k_state, k], axis=1)  # (batch, past + tokens, kv_heads, head_dim)
         values = mx.concatenate([v_state, v], axis=1)
-        # key j stands at stream position start - past + j, query i at start + i
+        # key j is at stream position start - past + j, query i at start + i
         j = np.arange(past + tokens)
         near = (j <= offsets[:, None] + past) & (j > offsets[:, None] + past - window)
         real = start[:, None] + mx.array(j - past) >= 0
@@ -116,7 +116,7 @@ def _split_heads(
 
 
 def rope_table(positions: mx.array, head_dim: int, theta: float, dtype: mx.Dtype) -> RopeTable:
-    """Cosine and sine, (*positions.shape, 1, head_dim / 2), computed in float32 and then cast."""
+    """Return cosine and sine, (*positions.shape, 1, head_dim / 2), in float32 and then cast."""
     # on the host: a power that is off by one bit turns far positions visibly
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = np.float32(1.0) / np.power(np.float32(theta), exponents)
@@ -155,7 +155,7 @@ def attend(
 
 
 class DenseContext:
-    """No cache: every call sees the keys of the call itself."""
+    """Attention without a cache: each call uses only its own keys."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class ScratchCache:
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         tokens, start = q.shape[1], self._start
-        # a call may be repeated from where it was: what lies behind its start goes
+        # a call may be repeated at an earlier position, which drops everything after it
         self._keys[layer] = keys = mx.concatenate([self._keys[layer][:, :start], k], axis=1)
         self._values[layer] = values = mx.concatenate([self._values[layer][:, :start], v], axis=1)
         mask = None

@@ -15,7 +15,7 @@ _SINE_SQUARED = (-3.35610865, 13.0497962, -30.1013995, 42.7271904, -32.469671, 9
 
 
 class MlxAudioOps:
-    """What `MlxOps` takes instead of compositions."""
+    """Audio operations that replace compositions."""
 
     def snake(self, x: mx.array, alpha: mx.array, beta: mx.array) -> mx.array:
         """As `Ops.snake`."""
@@ -58,7 +58,7 @@ class MlxAudioOps:
         positional = (q + biases[1][:, None]) * scale
         d = mx.transpose(distances.reshape(-1, heads, head_dim), (1, 2, 0))
         scores = positional @ d  # (batch, heads, queries, distances)
-        # distance i - j of query i and key j stands at tokens - 1 - (i - j)
+        # distance i - j of query i and key j is at index tokens - 1 - (i - j)
         at = np.arange(tokens)[None, :] - np.arange(tokens)[:, None] + tokens - 1
         index = mx.broadcast_to(mx.array(at)[None, None], (batch, heads, tokens, tokens))
         mask = mx.take_along_axis(scores, index, axis=-1)
@@ -80,9 +80,9 @@ class MlxAudioOps:
 
 
 def _sine_squared(half_turns: mx.array) -> mx.array:
-    """Square of the sine of so many half turns, in float32.
+    """Compute the squared sine of `x` half turns, in float32.
 
-    `mx.sin` alone takes 23 ns an element on a CPU, all of this 6.
+    `mx.sin` alone takes 23 ns per element on a CPU; this takes 6 in total.
     """
     rest = half_turns - mx.round(half_turns)
     square = rest * rest

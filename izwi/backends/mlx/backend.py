@@ -24,7 +24,7 @@ from izwi.model import Model
 from izwi.runner.budget import free_host_kv_bytes
 from izwi.tracks import Track
 
-# Of what Metal recommends that a process takes; the rest is for activations and the system.
+# Share of the process memory that Metal recommends; the rest is for activations and the system.
 _DEVICE_SHARE = 0.6
 _BITS = {"auto": None, "int8": 8, "int4": 4}
 
@@ -44,8 +44,8 @@ class MlxBackend:
     ) -> dict[str, mx.array]:
         """Read a folder's safetensors; see `izwi.backends.mlx.weights.load_weights`.
 
-        From here on what this thread computes goes into a stream that every thread may finish:
-        what models prepare of their weights is first needed by the thread that steps.
+        From then on this thread computes in a stream that every thread may finish, because the
+        step thread is the first to need what models prepare of their weights.
         """
         use_shared_stream()
         return load_weights(folder, shapes, self.ops.dtype)
@@ -57,29 +57,29 @@ class MlxBackend:
 
     @property
     def dtype_name(self) -> str:
-        """Of activations."""
+        """Dtype of activations."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.ops.dtype)
 
     @property
     def library(self) -> str:
-        """MLX, and whether it runs on a GPU."""
+        """Version of MLX, and whether it runs on a GPU."""
         return f"mlx {version('mlx')}, {'gpu' if self._is_gpu else 'cpu'}"
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Compute in the end what was written and is not read yet: a prompt without an entry."""
+        """At the end, compute writes that were not read yet, as of a prompt without an entry."""
         yield
         mx.eval([kept.arrays for kept in self._kept])
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
-        """Let this thread's work have a stream of its own."""
+        """Run this thread's work in its own stream."""
         with mx.stream(mx.new_thread_unsafe_stream(mx.default_device())):
             yield
 
     @contextmanager
     def reporting_full_device(self) -> Iterator[None]:
-        """Turn MLX's error for memory that is full into InvalidRequest."""
+        """Convert MLX's out-of-memory error to InvalidRequest."""
         try:
             yield
         except RuntimeError as error:
@@ -89,7 +89,7 @@ class MlxBackend:
             raise InvalidRequest(message, param="model") from error
 
     def free_kv_bytes(self) -> int:
-        """Bytes that keys and values may take as it is now, of the memory that all share."""
+        """Return the bytes that keys and values may take now, of the memory shared by all."""
         if not self._is_gpu:
             return free_host_kv_bytes()
         mx.clear_cache()  # what models left that are gone
@@ -98,11 +98,11 @@ class MlxBackend:
         return max(0, min(free, 4 * free_host_kv_bytes()))
 
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
-        """Bytes that one page takes. Raises InvalidRequest: `kv_dtype` is not "auto"."""
+        """Return the bytes of one page. Raises InvalidRequest if `kv_dtype` is not "auto"."""
         return page_bytes(spec, page_size, self.ops.dtype, kv_dtype)
 
     def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> MlxPagedKV:
-        """Allocate pages. Raises InvalidRequest: `kv_dtype` is not "auto"."""
+        """Allocate pages. Raises InvalidRequest if `kv_dtype` is not "auto"."""
         self.page_bytes(spec, page_size, kv_dtype)
         kv = MlxPagedKV(spec, num_pages, page_size, self.ops.dtype)
         self._kept.add(kv)
@@ -115,11 +115,11 @@ class MlxBackend:
         return arena
 
     def sampling(self, tracks: Seq[Track]) -> MlxSampling:
-        """Prepare what draws entries of a model's tracks."""
+        """Prepare the sampling of a model's entries."""
         return MlxSampling(tracks, mx.float32 if self._is_gpu else mx.float64)
 
     def own_copy(self, x: mx.array) -> mx.array:
-        """Copy of an array that keeps no other memory alive."""
+        """Return a copy of an array that keeps no other memory alive."""
         copy = mx.contiguous(x) + mx.zeros((), dtype=x.dtype)
         mx.eval(copy)
         return copy
@@ -132,7 +132,7 @@ class MlxBackend:
         sampling: MlxSampling,  # noqa: ARG002
         config: EngineConfig,  # noqa: ARG002
     ) -> None:
-        """Nothing is recorded: a step is one lazy graph."""
+        """Return None: a step is one lazy graph, and is not recorded."""
         return
 
 
@@ -151,8 +151,8 @@ def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "au
 
     Args:
         dtype: A key of DTYPES, or "auto": bfloat16 on a GPU, float32 on a CPU.
-        weights: Of the decoders' products: "auto" (of that dtype), "int8" or "int4".
-        attention: "auto" is all there is.
+        weights: Dtype of the decoders' weights: "auto" (as `dtype`), "int8" or "int4".
+        attention: Must be "auto".
 
     Raises:
         InvalidRequest: The dtype, `weights` or `attention` is unknown or not available.

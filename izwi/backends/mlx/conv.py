@@ -14,7 +14,7 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
 ) -> mx.array:
-    """Plain convolution without padding; weight is (out, in / groups, kernel)."""
+    """Convolve without padding; weight is (out, in / groups, kernel)."""
     if weight.shape[-1] == 1 and stride == 1 and groups == 1:
         out = weight[:, :, 0] @ x
     elif groups == 1 and mx.default_device().type == mx.cpu:
@@ -26,16 +26,16 @@ def conv1d(
 
 
 def _as_product(x: mx.array, weight: mx.array, stride: int, dilation: int) -> mx.array:
-    """One product over a copy of the windows, for a CPU.
+    """Convolve as one product over a copy of the windows, for a CPU.
 
     `mx.conv1d` takes five times as long with a dilation. The weight is on the left because the
-    reference BLAS is two to three times as fast where neither side is transposed.
+    reference BLAS is two to three times as fast if neither side is transposed.
 
     Args:
         x: (batch, channels, columns).
         weight: (out, channels, kernel).
-        stride: Of the windows.
-        dilation: Of their columns.
+        stride: Stride of the windows.
+        dilation: Dilation of their columns.
     """
     outputs, channels, kernel = weight.shape
     count = (x.shape[2] - (kernel - 1) * dilation - 1) // stride + 1
@@ -46,9 +46,9 @@ def _as_product(x: mx.array, weight: mx.array, stride: int, dilation: int) -> mx
 
 
 def conv_transpose1d(x: mx.array, weight: mx.array, bias: mx.array | None, stride: int) -> mx.array:
-    """Transposed convolution, kernel stride or 2 * stride; weight is (in, out, kernel).
+    """Compute a transposed convolution, kernel stride or 2 * stride; weight is (in, out, kernel).
 
-    A product gives what each column spreads; the halves of neighbours that overlap are added.
+    A product gives the output of each column; overlapping halves of neighbours are added.
 
     Returns:
         (batch, out, columns * stride), or stride columns more for the longer kernel.

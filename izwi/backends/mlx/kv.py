@@ -1,8 +1,8 @@
 """Paged keys and values in MLX.
 
-MLX's arrays do not change. Writing to one makes a new one in the same memory if nothing else refers
-to the old one, so what is kept here is always the newest, and `arrays` is what a step evaluates: a
-page that only a later step reads must not be left to be computed then.
+MLX's arrays are immutable. Writing creates a new array, in the same memory if nothing else refers
+to the old one, so only the newest arrays are kept. Each step evaluates `arrays`; otherwise a page
+that only a later step reads would be computed then.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
 from izwi.ops.paged_layout import GroupLayout, lay_out
 from izwi.ops.protocol import AttentionSpec
 
-# One row a page: the exact bits of all that the page holds.
+# One row for each page: the exact bits of its contents.
 PageBytes = npt.NDArray[np.uint8]
 
 
 class Plane(NamedTuple):
-    """What one kind of array keeps of a page.
+    """Storage of one kind of array in pages.
 
     Attributes:
-        layers: One array a layer, (pages * slots + 1, ...). The last slot is zeros.
-        slots: Of a page.
+        layers: An array for each layer, (pages * slots + 1, ...). The last slot is zeros.
+        slots: Slots of a page.
     """
 
     layers: list[mx.array]
@@ -39,7 +39,7 @@ class Plane(NamedTuple):
 
 
 def page_bytes(spec: KVSpec, page_size: int, dtype: mx.Dtype, kv_dtype: str) -> int:
-    """Bytes that one page takes: keys and values of all layers, and its trailer.
+    """Return the bytes of one page: keys and values of all layers, and its trailer.
 
     Raises:
         InvalidRequest: `kv_dtype` is not for this backend.
@@ -58,13 +58,13 @@ class MlxPagedKV:
     """Implements `izwi.backends.protocol.PagedKV`. Page p owns slots [p * size, (p + 1) * size)."""
 
     def __init__(self, spec: KVSpec, num_pages: int, page_size: int, dtype: mx.Dtype):
-        """Allocate.
+        """Allocate zeros.
 
         Args:
-            spec: What one position keeps.
-            num_pages: Pages.
+            spec: Layers, heads and sizes of one position.
+            num_pages: Number of pages.
             page_size: Positions of one page.
-            dtype: Of keys and values.
+            dtype: Dtype of keys and values.
         """
         self.spec, self.num_pages, self.page_size = spec, num_pages, page_size
         self.page_bytes = page_bytes(spec, page_size, dtype, "auto")
@@ -82,11 +82,11 @@ class MlxPagedKV:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All that is kept, as it is after what was asked for so far."""
+        """All arrays, including writes that are not evaluated yet."""
         return [array for plane in self._planes for array in plane.layers]
 
     def context(self, rows: Sequence[Row]) -> MlxPagedContext:
-        """Attention of packed rows, each seeing its own pages."""
+        """Return the attention of packed rows, each over its own pages."""
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
         tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
@@ -110,7 +110,7 @@ class MlxPagedKV:
         mx.eval(self.arrays)
 
     def read_pages(self, pages: Sequence[int]) -> PageBytes:
-        """Copy pages to the host, (pages, page_bytes): what `write_pages` puts back."""
+        """Copy pages to the host, (pages, page_bytes), for `write_pages`."""
         parts = []
         for plane in self._planes:
             index = mx.array(_slots_of(pages, plane.slots))
@@ -120,7 +120,7 @@ class MlxPagedKV:
         return np.array(mx.concatenate(parts, axis=1))
 
     def write_pages(self, pages: Sequence[int], data: PageBytes) -> None:
-        """Put back what `read_pages` gave, into these or other pages.
+        """Restore the result of `read_pages`, into these or other pages.
 
         Raises:
             ValueError: The data is of another shape or dtype.
@@ -154,8 +154,8 @@ class _Group(NamedTuple):
         slots: (rows, keys) slots of the rows' keys, padded with the padding slot.
         mask: (rows, longest, keys) bool.
         queries: (rows, longest) position of each query.
-        tokens: (rows, longest) places in the packed array, or None if that is one a row.
-        used: Places in the flattened `tokens` that are real, or None if all are.
+        tokens: (rows, longest) indices in the packed array, or None if there is one per row.
+        used: Indices in the flattened `tokens` that are not padding, or None if all are.
     """
 
     slots: mx.array
@@ -190,7 +190,7 @@ class MlxPagedContext:
             self._conv = lay_out_conv(spans, tables, columns)
 
     def _places_in_order(self) -> mx.array | None:
-        """Where each packed token lies in the groups' outputs end to end; None: as it is."""
+        """Index of each packed token in the groups' joined outputs; None for the same order."""
         if self._groups[0].tokens is None:
             return None
         order = np.empty(len(self._positions), np.int64)
@@ -232,7 +232,7 @@ class MlxPagedContext:
         return attend(q, keys, values, self._mask(number, windows[layer] if windows else None))
 
     def _mask(self, number: int, window: int | None) -> mx.array:
-        """Which keys the queries of a group see, made once for all layers of a window."""
+        """Keys that the queries of a group see, computed once for all layers of a window."""
         if (number, window) not in self._masks:
             group = self._groups[number]
             mask = group.mask
@@ -254,7 +254,7 @@ class MlxPagedContext:
 
 
 def _expand(layout: GroupLayout, kv: MlxPagedKV) -> _Group:
-    """Make slots and mask of a group, on the host: MLX's devices share its memory."""
+    """Compute slots and mask of a group on the host; MLX's devices share its memory."""
     keys = np.arange(layout.num_keys)
     seen = keys < layout.stops[:, None]
     slots = layout.tables[:, :, None] * kv.page_size + np.arange(kv.page_size)

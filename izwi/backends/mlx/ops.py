@@ -26,15 +26,15 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 class MlxOps(MlxAttention, MlxAudioOps, Ops):
     """Implements `izwi.ops.protocol.Ops` with MLX functions.
 
-    Nothing has a side effect but the caches of attention contexts.
+    Only the caches of attention contexts have side effects.
     """
 
     def __init__(self, dtype: mx.Dtype = mx.float32, weight_bits: int | None = None):
         """Bind the operations.
 
         Args:
-            dtype: Of activations, and of weights that nothing narrows.
-            weight_bits: In which `quantize` keeps weights: 8 or 4; None: as they are.
+            dtype: Dtype of activations, and of weights that are not quantized.
+            weight_bits: Bits of quantized weights: 8 or 4; None does not quantize.
         """
         self.dtype = dtype
         self._weight_bits = weight_bits

@@ -1,4 +1,4 @@
-"""Weights in 8 or 4 bits, by MLX's own quantisation, and products with them."""
+"""Weights in 8 or 4 bits by MLX's own quantization, and products with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import mlx.core as mx
 
-# Columns that share a scale and an offset, the first that divides a weight's columns.
+# Columns that share a scale and an offset: the first of these that divides the columns.
 _GROUPS = (64, 32)
 
 
@@ -31,7 +31,7 @@ class QuantizedMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return int(self.packed.nbytes + self.scales.nbytes + self.offsets.nbytes)
 
 
@@ -39,7 +39,7 @@ MlxWeight: TypeAlias = mx.array | QuantizedMatrix
 
 
 def quantized_weight(weight: mx.array, bits: int) -> MlxWeight:
-    """Keep a (out, in) weight in 8 or 4 bits; as it is where no group divides its columns."""
+    """Quantize a (out, in) weight to 8 or 4 bits; unchanged if no group divides its columns."""
     group = next((size for size in _GROUPS if weight.shape[1] % size == 0), None)
     if group is None:
         return weight
@@ -48,10 +48,10 @@ def quantized_weight(weight: mx.array, bits: int) -> MlxWeight:
 
 
 def ready_weight(weight: mx.array) -> mx.array:
-    """Keep a (out, in) weight as products want it; its numbers and shape stay the same.
+    """Prepare a (out, in) weight for products; its values and shape stay the same.
 
-    On a CPU, `x @ weight.T` is two to three times as fast in float32 if the memory holds the
-    transposed weight: the reference BLAS then adds up many columns at once, each in the same order.
+    On a CPU, `x @ weight.T` is two to three times as fast in float32 if the transposed weight is
+    contiguous: the reference BLAS then sums many columns at once, each in the same order.
     """
     if mx.default_device().type != mx.cpu or weight.dtype != mx.float32:
         return weight

@@ -1,7 +1,7 @@
-"""Draw ids from logits in MLX: arithmetic and noise are those of `izwi.backends.torch.sampler`.
+"""Draw ids from logits in MLX, with the arithmetic and noise of `izwi.backends.torch.sampler`.
 
-What is known of the rows on the host (penalties, grammars, stop ids) becomes one array for each
-kind of change, so that a step stays one graph.
+Values known on the host (penalties, grammars, stop ids) become one array for each kind of
+adjustment, so that a step stays one graph.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary 
 
 
 class MlxSampling:
-    """How entries of one model are drawn. Implements `izwi.backends.protocol.Sampling`."""
+    """Sampling of one model's entries. Implements `izwi.backends.protocol.Sampling`."""
 
     def __init__(self, tracks: Sequence[Track], precision: mx.Dtype):
-        """Prepare.
+        """Prepare the tracks.
 
         Args:
-            tracks: Of the model.
-            precision: Of the sums that noise is compared with: float64, or float32 where the
-                device has nothing wider.
+            tracks: The model's tracks.
+            precision: Dtype of the sums that noise is compared with: float64, or float32 if the
+                device has no float64.
         """
         self._tracks, self.precision = tracks, precision
         self._never: dict[tuple[int, tuple[int, ...], bool], npt.NDArray[np.bool_]] = {}
@@ -45,18 +45,18 @@ class MlxSampling:
         return MlxSampler(sequences, self, track)
 
     def suppressed(self, track: int) -> npt.NDArray[np.bool_] | None:
-        """Ids of codebook 0 that are never drawn, (vocabulary,)."""
+        """Return the ids of codebook 0 that are never drawn, (vocabulary,)."""
         return self._tracks[track].suppressed
 
     def never(
         self, track: int, stop_ids: tuple[int, ...], *, may_stop: bool
     ) -> npt.NDArray[np.bool_] | None:
-        """Ids that a row does not draw, (vocabulary,), or None where it draws any.
+        """Return the ids that a row may not draw, (vocabulary,), or None if it may draw all.
 
         Args:
-            track: Of the entry.
-            stop_ids: Are drawn even where the track suppresses them, or not at all.
-            may_stop: Which of these.
+            track: Track of the entry.
+            stop_ids: Ids that may be drawn even if the track suppresses them, or not at all.
+            may_stop: Whether they may be drawn.
         """
         suppressed = self.suppressed(track)
         if suppressed is None and may_stop:
@@ -82,11 +82,11 @@ class MlxSampler:
 
     @property
     def pick(self) -> Pick:
-        """The function that models call: logits (rows, vocabulary), codebook -> ids (rows,)."""
+        """Draw ids: logits (rows, vocabulary), codebook -> ids (rows,). Models call this."""
         return self._pick
 
     def logprobs(self) -> dict[int, Logprobs]:
-        """Natural log of the probability of what was drawn in codebook 0, by row."""
+        """Return the log probability (natural) of the id drawn in codebook 0, by row."""
         if self._logprobs is None:
             return {}
         return self._asked.by_row(np.array(self._logprobs).tolist())
@@ -139,8 +139,8 @@ class _Table(NamedTuple):
     Attributes:
         greedy: (rows, 1) bool.
         scale: (rows, 1) divides the logits.
-        keep: (rows, 1) so many of the likeliest stay.
-        top_p: (rows, 1), or None where all rows have 1.
+        keep: (rows, 1) number of most likely ids that are kept.
+        top_p: (rows, 1), or None if all rows have 1.
         most: The largest `keep`; above any vocabulary if a row keeps all.
     """
 
@@ -176,13 +176,13 @@ def draw(
     noise: npt.NDArray[np.float64],
     precision: mx.Dtype = mx.float64,
 ) -> mx.array:
-    """Draw one id a row by inverting the distribution at `noise`.
+    """Draw one id for each row by inverting the distribution at `noise`.
 
     Args:
         logits: (rows, vocabulary) float32, processed.
-        params: One a row; temperature 0, or next to it, takes the largest.
+        params: Parameters of each row; temperature 0, or nearly 0, takes the largest.
         noise: (rows,) in [0, 1).
-        precision: Of the sums that noise is compared with; float32 where there is no float64.
+        precision: Dtype of the sums that noise is compared with.
 
     Returns:
         (rows,) int64.
@@ -210,7 +210,7 @@ def _draw(logits: mx.array, table: _Table, noise: mx.array) -> mx.array:
 
 
 def _largest(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The largest numbers of each row, descending, and where they are."""
+    """Return the largest values of each row, descending, and their indices."""
     if count < x.shape[-1]:
         places = mx.argpartition(-x, kth=count - 1, axis=-1)[:, :count]
         kept = mx.take_along_axis(x, places, axis=-1)
@@ -221,7 +221,7 @@ def _largest(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
 
 
 def _reported(logits: mx.array, ids: mx.array, most: int) -> mx.array:
-    """Log probabilities of drawn ids, and the likeliest ids; see `reported_logprobs` in torch."""
+    """Return log probabilities of drawn and of likely ids; see `reported_logprobs` in torch."""
     likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     own = mx.take_along_axis(likely, ids[:, None], axis=-1)
     if not most:

@@ -1,4 +1,4 @@
-"""Fixed-size state of streams (codec history), one row a stream, in MLX."""
+"""Fixed-size state of streams (codec history) in MLX, one row for each stream."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from izwi.layers import StateSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A row's state on the host, exact bits.
+    """A row's state on the host, bit-exact.
 
     Attributes:
-        arrays: By name, (bytes,) uint8.
+        arrays: Arrays by name, (bytes,) uint8.
     """
 
     arrays: Mapping[str, npt.NDArray[np.uint8]]
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that it takes."""
+        """Host memory in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
 
@@ -39,8 +39,8 @@ class MlxStateArena(StateRows):
 
         Args:
             specs: Arrays of a row.
-            num_rows: Streams that can be held.
-            dtype: Of what is "float".
+            num_rows: Maximum number of streams.
+            dtype: Dtype of arrays specified as "float".
         """
         super().__init__(num_rows)
         self._arrays = {
@@ -53,11 +53,11 @@ class MlxStateArena(StateRows):
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All that is kept, as it is after what was asked for so far."""
+        """All arrays, including writes that are not evaluated yet."""
         return list(self._arrays.values())
 
     def beside(self) -> AbstractContextManager[None]:
-        """Nothing runs beside the model's steps."""
+        """Do nothing: no work runs beside the model's steps."""
         return nullcontext()
 
     def clear(self, row: int) -> None:
@@ -74,23 +74,23 @@ class MlxStateArena(StateRows):
     def scatter(self, rows: Sequence[int], state: Mapping[str, mx.array]) -> None:
         """Copy rows back in; the caller commits them."""
         index = mx.array(np.array(rows, dtype=np.int64))
-        # what fails does so here, before a row is written: an array that holds what cannot be
-        # computed would take every stream's state with it
+        # errors are raised here, before a row is written; an array that cannot be computed would
+        # destroy the state of all streams
         mx.eval([state[name] for name in self._arrays])
         self.writing(rows)
         for name in self._arrays:
             self._arrays[name][index] = state[name].astype(self._arrays[name].dtype)
 
     def save(self, row: int) -> SavedState:
-        """Copy a row to the host; it stays as it is and may be released."""
+        """Copy a row to the host; it stays valid and may be released."""
         flat = {name: mx.view(array[row].reshape(-1), mx.uint8) for name, array in self._items()}
         return SavedState({name: np.array(part) for name, part in flat.items()})
 
     def restore(self, row: int, saved: Any) -> None:
-        """Make a row what was saved, of this or another row.
+        """Restore a saved row, into this or another row.
 
         Raises:
-            ValueError: It was saved from an arena of other arrays, which is our own bug.
+            ValueError: It was saved from an arena with other arrays, which is a bug.
         """
         sizes = {name: array.nbytes // array.shape[0] for name, array in self._items()}
         if sizes != {name: array.nbytes for name, array in saved.arrays.items()}:

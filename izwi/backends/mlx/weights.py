@@ -1,4 +1,4 @@
-"""Put a checkpoint's safetensors into MLX arrays."""
+"""Load a checkpoint's safetensors into MLX arrays."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from izwi.weight_files import read_tensors
 def load_weights(
     folder: Path, shapes: Mapping[str, tuple[int, ...]], dtype: mx.Dtype
 ) -> dict[str, mx.array]:
-    """Read the tensors that `shapes` names, floats cast to `dtype`.
+    """Read the tensors in `shapes`; floats are cast to `dtype`.
 
     Args:
-        folder: Of a checkpoint, or one safetensors file.
-        shapes: Of every tensor that it has.
-        dtype: Of floats.
+        folder: Folder of a checkpoint, or one safetensors file.
+        shapes: Shape of every tensor of the checkpoint.
+        dtype: Dtype of floats.
 
     Raises:
         CheckpointError: As `read_tensors`.
