@@ -17,7 +17,7 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi.limited_process import HEAD, READY, read_exactly, start_process
 
 MEMORY_BYTES = 256 << 20
-# Of the processor for one conversation, and on the clock of a machine that is busy.
+# Limits for one conversation: processor time, and wall time on a busy machine.
 CPU_LIMIT_S = 2
 TIME_LIMIT_S = 20.0
 _START_LIMIT_S = 60.0
@@ -26,9 +26,9 @@ _MAX_CHAR_BYTES = 4
 
 
 class ChatTemplate:
-    """One template. Its process starts with the first conversation, and is kept.
+    """One template. Its process starts with the first conversation and keeps running.
 
-    Threads that render at the same time take turns.
+    Only one thread renders at a time.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class ChatTemplate:
         time_limit_s: float = TIME_LIMIT_S,
         memory_bytes: int = MEMORY_BYTES,
     ):
-        """Parse a template; nothing of it is executed yet.
+        """Parse a template without executing it.
 
         Args:
-            source: Its text.
+            source: The template's text.
             cpu_limit_s: Processor time for one conversation.
-            time_limit_s: For one conversation, on the clock.
-            memory_bytes: That its process may take beyond what it starts with.
+            time_limit_s: Wall time for one conversation.
+            memory_bytes: Memory that its process may take in addition to that at its start.
 
         Raises:
             ValueError: It is not valid Jinja.
@@ -60,15 +60,15 @@ class ChatTemplate:
         self._worker: _Worker | None = None
 
     def render(self, variables: Mapping[str, Any], max_chars: int) -> str:
-        """Return the text that the template makes of a conversation.
+        """Return the text of a conversation in the template.
 
         Args:
-            variables: What the template sees, plain JSON.
-            max_chars: Of that text.
+            variables: The template's variables, plain JSON.
+            max_chars: Maximum length of the text.
 
         Raises:
-            InvalidRequest: The template refuses the conversation, fails on it, or was stopped
-                because it takes too much time or memory.
+            InvalidRequest: The template rejects the conversation, fails, or exceeds its limit of
+                time or memory.
         """
         job = msgspec.json.encode(Job(dict(variables), max_chars, self._cpu_limit_s))
         with self._lock:
@@ -95,7 +95,7 @@ class ChatTemplate:
         return answer
 
     def close(self) -> None:
-        """End the process; another one starts when it is needed."""
+        """Stop the process; another one starts when needed."""
         with self._lock:
             if self._worker is not None:
                 self._worker.end()
@@ -119,11 +119,11 @@ class _Worker:
             raise IzwiError("the process for chat templates does not start") from error
 
     def ask(self, job: bytes, max_chars: int, time_limit_s: float) -> str | Refusal:
-        """Have a job done.
+        """Send a job, and return its result.
 
         Raises:
-            OSError, EOFError, MsgspecError, UnicodeDecodeError: It ended, was too slow, or said
-                something that it must not say.
+            OSError, EOFError, MsgspecError, UnicodeDecodeError: The process ended, was too slow, or
+                sent an invalid answer.
         """
         until_s = time.monotonic() + time_limit_s
         self._stream.settimeout(time_limit_s)

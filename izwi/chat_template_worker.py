@@ -1,8 +1,8 @@
-"""A process that executes one checkpoint's chat template, which is a program of strangers.
+"""A process that executes one checkpoint's chat template, which is untrusted code.
 
     python -P -m izwi.chat_template_worker MEMORY_BYTES
 
-It talks in the frames of `izwi.limited_process`.
+It uses the frames of `izwi.limited_process`.
 
     in    T  the template's text; once, first
           J  a `Job` in JSON
@@ -43,12 +43,12 @@ _MAX_MESSAGE_CHARS = 300
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A conversation to put into the template.
+    """A conversation to render.
 
     Attributes:
-        variables: What the template sees: messages, tools and so on, plain JSON.
-        max_chars: Of the text that it makes.
-        cpu_s: Processor time that it may take.
+        variables: The template's variables: messages, tools and so on, plain JSON.
+        max_chars: Maximum length of the text.
+        cpu_s: Processor time limit.
     """
 
     variables: dict[str, Any]
@@ -57,11 +57,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why there is no text.
+    """The reason why there is no text.
 
     Attributes:
-        message: For the caller.
-        out_of_memory: The process is of no use any more.
+        message: Message for the caller.
+        out_of_memory: The process is out of memory and must be replaced.
     """
 
     message: str
@@ -69,16 +69,16 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class _Raised(TemplateError):
-    """What a template raises itself: it does not take this conversation."""
+    """An error raised by the template itself: it rejects the conversation."""
 
 
 class _Generation(jinja2.ext.Extension):
-    """The tag around what an assistant said, which only training looks at."""
+    """The tag around the assistant's text, which only training uses."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Keep the text and drop the tag; a block of its own is a scope, as in transformers."""
+        """Keep the text and drop the tag; its block is a scope, as in transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
@@ -155,7 +155,7 @@ def _now(pattern: str) -> str:
 
 
 def main(memory_bytes: int) -> None:
-    """Execute the template for one job after the other until the socket closes."""
+    """Execute the template for jobs until the socket closes."""
     stream = socket.socket(fileno=0)
     made = environment()
     with contextlib.suppress(TemplateError):  # loads what is loaded once
@@ -172,7 +172,7 @@ def main(memory_bytes: int) -> None:
             limit_time(job.cpu_s)
             kind, content = OUTPUT, b""
             try:
-                # compiling computes what is constant, so it is limited, too
+                # compiling evaluates constants, so it is limited, too
                 template = template or made.from_string(source)
                 content = _rendered(template, job).encode(errors="surrogatepass")
             except (Exception, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Processes that do untrusted work with little memory, little time, no files and no secrets.
+"""Processes for untrusted work, with limited memory and time, and without files or secrets.
 
-The parent talks to one over the socket that is its standard input, in frames: a byte that says
-which kind, the length in 4 bytes, little end first, and the content. It ends when its socket does.
+The parent talks to such a process over a socket, its standard input, in frames: one byte for the
+kind, the length in 4 bytes (little-endian), and the content. It ends when its socket is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 HEAD = struct.Struct("<cI")
 READY = b"R"  # sent once, empty, when a process has started and limited itself
 
-# Of this process's environment; no key, no token, no proxy.
+# Environment variables that are passed on; no keys, tokens or proxies.
 _ENVIRONMENT = (
     *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("DYLD_FALLBACK_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "TZ", "SYSTEMROOT"),
@@ -27,7 +27,7 @@ _ENVIRONMENT = (
 
 
 def start_process(module: str, memory_bytes: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start `python -P -m module memory_bytes`; returns our side of its socket, and the process."""
+    """Start `python -P -m module memory_bytes`; return our side of its socket, and the process."""
     ours, theirs = socket.socketpair()
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     with theirs:
@@ -38,14 +38,14 @@ def start_process(module: str, memory_bytes: int) -> tuple[socket.socket, subpro
             stderr=subprocess.DEVNULL,
             # each thread of a numerical library reserves address space
             env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            # Ctrl+C in the terminal is for the server, which lets its work finish
+            # Ctrl+C in the terminal is for the server, which drains
             start_new_session=True,
         )
     return ours, process
 
 
 def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:
-    """Read so many bytes. Raises EOFError where the other side has left."""
+    """Read `num_bytes` bytes. Raises EOFError if the other side has closed the socket."""
     content = bytearray(num_bytes)
     view = memoryview(content)
     while view:
@@ -57,12 +57,12 @@ def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:
 
 
 def limit_process(memory_bytes: int) -> None:
-    """Give up what untrusted work does not need: files, processes, core dumps, memory.
+    """Limit this process to what untrusted work needs: files, processes, core dumps, memory.
 
-    Platforms differ; what they cannot limit stays free.
+    Platforms differ; limits that they do not support are skipped.
 
     Args:
-        memory_bytes: Address space beyond what is used now.
+        memory_bytes: Address space in addition to the current one.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")

@@ -1,7 +1,7 @@
 """Record requests and their output. `izwi.replay` checks that they are reproduced.
 
-A request is its log: what was asked, prepared anew and run in any batch, gives the same entries.
-`izwi.recording_line` says what a line holds.
+A request is its log: preparing the same input again and running it in any batch gives the same
+entries. `izwi.recording_line` describes the lines.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from izwi.serialization import encode_line
 
 logger = logging.getLogger(__name__)
 
-# Submissions and chunks that may wait for a slow disk; more and recording stops.
+# Submissions and chunks that may wait for a slow disk; beyond that, recording stops.
 _MAX_PENDING = 16_384
 _CLOSE_S = 10.0
 
 
 class Models(Protocol):
-    """The models that are served, by name; `izwi.registry.Registry` is one."""
+    """Served models by name, as in `izwi.registry.Registry`."""
 
     def speech(self, name: str) -> SpeechModel:
         """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
@@ -68,23 +68,23 @@ class Models(Protocol):
 
 
 class Observer(Protocol):
-    """Called by the stepping thread with what happens; must be quick, and must not raise."""
+    """An observer of the engine, called by the step thread; must be quick, and must not raise."""
 
     def submitted(self, request: Request) -> None:
-        """Hear that the engine took a request."""
+        """Handle a request that the engine has accepted."""
         ...
 
     def written(self, request_id: str, text_ids: Sequence[int]) -> None:
-        """Hear which text ids were written to a request."""
+        """Handle text ids that were written to a request."""
         ...
 
     def chunk(self, chunk: Chunk) -> None:
-        """Hear what leaves the engine, for all requests, in order."""
+        """Handle a chunk of the engine's output; called for all requests, in order."""
         ...
 
 
 def platform_of(backend: ArrayBackend, weights: str = "auto", attention: str = "auto") -> str:
-    """Name what decides the last bits: the device, its dtype, the library with its kernels."""
+    """Return what determines the last bits: device, dtype, and library with its kernels."""
     name = backend.dtype_name
     name += "" if weights == "auto" else f" with {weights} weights"
     name += "" if attention == "auto" else f" with attention by {attention}"
@@ -93,7 +93,7 @@ def platform_of(backend: ArrayBackend, weights: str = "auto", attention: str = "
 
 @dataclass(slots=True)
 class _OpenRecord:
-    """A request in flight and what it gave so far."""
+    """A request in flight and its output so far."""
 
     request: Request
     entries: list[tuple[int, ...]] = field(default_factory=list)
@@ -109,27 +109,27 @@ class _OpenRecord:
 
 
 class _Written(NamedTuple):
-    """Text ids that were written to a request."""
+    """Text ids written to a request."""
 
     request_id: str
     text_ids: tuple[int, ...]
 
 
 class RequestRecorder:
-    """Appends every request that ends to a trace. An `Observer` that costs the loop a queue put.
+    """Recorder of ended requests. An `Observer` that costs the loop one queue put per call.
 
-    A thread of its own packs and writes. What goes wrong there, a full disk or a slow one, ends
-    the recording with one line in the log, and never the serving.
+    Its own thread packs and writes. A failure, such as a full or slow disk, ends the recording with
+    one line in the log, and does not affect serving.
 
     Attributes:
-        num_lines: Requests written.
+        num_lines: Number of requests written.
     """
 
     def __init__(self, path: Path, models: Models, platform: str):
-        """Open the file, new or to go on with.
+        """Create the file, or open it to append.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         self._path, self._models, self._platform = path, models, platform
         self._pending: queue.Queue[Request | _Written | Chunk | None] = queue.Queue(_MAX_PENDING)
@@ -142,14 +142,14 @@ class RequestRecorder:
 
     @property
     def recording(self) -> bool:
-        """Whether requests are still written."""
+        """Whether requests are still recorded."""
         return not self._stopped
 
     def submitted(self, request: Request) -> None:
-        """Remember a request, if it can be rebuilt from what was asked.
+        """Record a request from now on, if it can be rebuilt from its input.
 
-        Alignments are left out: nothing follows from an earlier entry. So are requests whose text
-        is written while they run, unless their ask has the ids that they begin with.
+        Alignments are not recorded, because no entry depends on earlier ones. Neither are requests
+        whose text is written while they run, unless their input has the first ids of the turn.
         """
         kinds = SpeechInput | TranscriptionInput | ChatInput | ConversationInput
         ask = request.ask
@@ -163,11 +163,11 @@ class RequestRecorder:
         self._tell(_Written(request_id, tuple(text_ids)))
 
     def chunk(self, chunk: Chunk) -> None:
-        """Add to a request; its last chunk writes it."""
+        """Add output to a request; its last chunk writes the line."""
         self._tell(chunk)
 
     def close(self) -> None:
-        """Write what has ended, and close the file. Call it when the engine has stopped."""
+        """Write ended requests, and close the file. Call it when the engine has stopped."""
         with suppress(queue.Full):
             self._pending.put(None, timeout=_CLOSE_S)
         self._thread.join(_CLOSE_S)
@@ -251,7 +251,7 @@ class RequestRecorder:
 
 
 def _open_to_append(path: Path) -> FileIO:
-    """Open a file that only its owner may read, without what a killed writer left of a line."""
+    """Open a file for its owner only, and cut off an incomplete last line of a killed writer."""
     if path.is_file():  # a pipe has no lines to cut
         with path.open("r+b") as file:
             file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
@@ -259,7 +259,7 @@ def _open_to_append(path: Path) -> FileIO:
 
 
 def entries_of(chunk: Chunk) -> list[tuple[int, ...]]:
-    """Return the entries of a chunk, each with the ids of its track alone."""
+    """Return the entries of a chunk, each with the ids of its track only."""
     rows = chunk.entries.tolist()
     if chunk.tracks is None:
         return [tuple(row) for row in rows]
@@ -267,19 +267,19 @@ def entries_of(chunk: Chunk) -> list[tuple[int, ...]]:
 
 
 def _tokens(entries: list[tuple[int, ...]]) -> list[int]:
-    """Text tokens: entries of one id."""
+    """Return the text tokens: entries of one id."""
     return [entry[0] for entry in entries if len(entry) == 1]
 
 
 def transcribed(
     models: Models, name: str, entries: list[tuple[int, ...]], language: str | None
 ) -> str:
-    """Read the text of a transcription's entries."""
+    """Return the text of a transcription's entries."""
     return models.transcription(name).read(_tokens(entries), language).text
 
 
 def answered(models: Models, request: Request, entries: list[tuple[int, ...]]) -> str:
-    """Read what is said in the answer of a request's entries."""
+    """Return the text of an answer's entries."""
     spoken = isinstance(request.ask, ConversationInput)
     model = (models.conversation if spoken else models.chat)(request.model)
     reader = model.open_answer(request)

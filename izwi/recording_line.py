@@ -5,21 +5,21 @@ A recording is a file of JSON lines, one ended request each:
     version       1
     task          "speech", "transcription", "chat" or "conversation"
     model         the name under which it was served
-    fingerprint   of the checkpoint behind that name
-    platform      what it was computed on; only there are the last bits of the audio promised
+    fingerprint   fingerprint of that model's checkpoint
+    platform      device and library; the last bits of the audio are reproduced only on the same one
     ask           a SpeechInput, TranscriptionInput, ChatInput or ConversationInput; a voice is a
                   name, {"kind": "clip", samples, text} or {"kind": "encoded", speaker_embedding,
                   codes, text}; audio in a conversation is {"kind": "heard", samples}
-    request       what the ask was prepared to: seed, sampling, limits, length of the prompt
+    request       values of the prepared request: seed, sampling, limits, length of the prompt
     entries       the log: (codebooks,) ids each
-    reason        "stop", "length" or "aborted", which holds the log as far as it went
-    num_samples   of the audio, 0 where there is none
-    pcm_sha256    of the audio as little-endian 16-bit samples, "" where there is none
-    text          what a transcription, or what is said in an answer, reads as
+    reason        "stop", "length" or "aborted"; for the last, the log up to then
+    num_samples   number of samples of the audio, 0 if there is none
+    pcm_sha256    hash of the audio as little-endian 16-bit samples, "" if there is none
+    text          text of a transcription or of an answer
     written       of speech whose text was written while it was spoken: the text ids that were
                   written to it; `turn_ids` of its ask are those that it began with
 
-What has its default is left out. `izwi.serialization` says how an array is written.
+Default values are omitted. `izwi.serialization` describes how arrays are written.
 
 A recording holds callers' texts and voices, so only its owner may read the file. Live
 transcriptions, and requests that only encode, are not recorded.
@@ -45,7 +45,7 @@ VERSION = 1
 
 
 class Prepared(Struct, frozen=True, omit_defaults=True):
-    """What an ask was prepared to, but for the prompt itself: its length stands for it."""
+    """Values of a prepared request, with the length of the prompt instead of the prompt."""
 
     num_positions: int
     seed: int = 0
@@ -57,14 +57,14 @@ class Prepared(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, request: Request) -> Prepared:
-        """Take it from a request."""
+        """Return the values of a request."""
         names = (name for name in cls.__struct_fields__ if name != "num_positions")
         rest = {name: getattr(request, name) for name in names}
         return cls(request.prompt.num_positions, **rest)
 
 
 class _Line(Struct, frozen=True, kw_only=True, tag_field="task", omit_defaults=True):
-    """What lines of every task have."""
+    """Fields of the lines of all tasks."""
 
     version: int
     model: str
@@ -76,7 +76,7 @@ class _Line(Struct, frozen=True, kw_only=True, tag_field="task", omit_defaults=T
 
 
 class SpeechLine(_Line, frozen=True, kw_only=True, tag="speech"):
-    """One request for speech and what it gave."""
+    """One request for speech with its output."""
 
     ask: SpeechInput
     num_samples: int = 0
@@ -85,21 +85,21 @@ class SpeechLine(_Line, frozen=True, kw_only=True, tag="speech"):
 
 
 class TranscriptionLine(_Line, frozen=True, kw_only=True, tag="transcription"):
-    """One request for a transcription and what it gave."""
+    """One request for a transcription with its output."""
 
     ask: TranscriptionInput
     text: str = ""
 
 
 class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
-    """One conversation and its answer."""
+    """One chat request with its answer."""
 
     ask: ChatInput
     text: str = ""
 
 
 class ConversationLine(_Line, frozen=True, kw_only=True, tag="conversation"):
-    """One conversation of text and audio, and its answer."""
+    """One speech-to-speech request with its answer."""
 
     ask: ConversationInput
     num_samples: int = 0
@@ -115,9 +115,9 @@ class _Head(Struct):
 
 
 def read_recording(path: Path) -> list[Line]:
-    """Read a trace.
+    """Read a recording.
 
-    A last line without an end is left out: its writer was killed.
+    An incomplete last line, from a writer that was killed, is ignored.
 
     Raises:
         OSError: The file cannot be read.

@@ -25,14 +25,14 @@ from izwi.model import (
 )
 
 ENTRY_POINT = "izwi.models"
-# What a model may be called over HTTP by who serves it.
+# Names that an operator may give to a model.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
 def families() -> dict[str, list[Family]]:
-    """Families by the `model_type` that they load, from every installed distribution.
+    """Return families by the `model_type` that they load, from all installed distributions.
 
-    Of one type, those that look closer come first.
+    Families of the same type are sorted, those with the strictest check first.
     """
     found: dict[str, list[Family]] = {}
     for point in entry_points(group=ENTRY_POINT):
@@ -42,7 +42,7 @@ def families() -> dict[str, list[Family]]:
 
 
 def embedded() -> dict[str, Path]:
-    """Checkpoint folders that come with the installed families, by name."""
+    """Return the checkpoint folders that are part of installed families, by name."""
     found: dict[str, Path] = {}
     for point in entry_points(group=ENTRY_POINT):
         tiny = Path(str(files(point.module))) / "tiny"
@@ -77,17 +77,17 @@ class Registry:
         """Load a checkpoint and serve it.
 
         Args:
-            source: A folder, the name of an embedded checkpoint, or a hub id (org/name);
-                `NAME=` before it gives the name.
-            name: Served under this name; else the embedded name, the hub id, or the folder's.
+            source: A folder, the name of an embedded checkpoint, or a hub id (org/name); a prefix
+                `NAME=` sets the name.
+            name: Served name; by default the embedded name, the hub id, or the folder's name.
             offline: Never ask the hub; a hub id must be in the local cache.
 
         Returns:
-            The name.
+            The served name.
 
         Raises:
             ModelNotFound: There is no such checkpoint.
-            CheckpointError: The checkpoint is broken; what is wrong is named.
+            CheckpointError: The checkpoint is broken; the error names the problem.
         """
         known, folder = named(source, offline=offline)
         name = name or known
@@ -97,15 +97,15 @@ class Registry:
         return name
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
-        """Folder of what a stranger may ask for; a path is never looked at.
+        """Return the folder for a name from an untrusted caller; paths are never accepted.
 
         Args:
-            name: Of a folder that was loaded before, of an embedded checkpoint, or a hub id.
+            name: Name of a folder that was loaded before, of an embedded checkpoint, or a hub id.
             offline: Never ask the hub.
             report: Called with the progress of the hub's files.
 
         Raises:
-            ModelNotFound: It is none of these, or the hub has none of that id.
+            ModelNotFound: The name is none of these, or the hub has no such id.
         """
         folder = self._folders.get(name) or embedded().get(name)
         if folder is not None:
@@ -131,7 +131,7 @@ class Registry:
         self._fingerprints = {**self._fingerprints, name: loaded.fingerprint}
 
     def unload(self, name: str) -> None:
-        """Forget a model; where its folder is stays known. Raises ModelNotFound."""
+        """Remove a model, but keep the location of its folder. Raises ModelNotFound."""
         self.model(name)
         self.models = {other: model for other, model in self.models.items() if other != name}
 
@@ -140,7 +140,7 @@ class Registry:
         return list(self.models)
 
     def model(self, name: str) -> Capable:
-        """A model by name.
+        """Return a model by name.
 
         Raises:
             ModelNotFound: No such model is served.
@@ -150,7 +150,7 @@ class Registry:
         return self.models[name]
 
     def fingerprint(self, name: str) -> str:
-        """A short text that changes with the checkpoint: what it computed may be kept under it.
+        """Return a short text that changes with the checkpoint, as a cache key of its results.
 
         Raises:
             ModelNotFound: No such model is served.
@@ -159,20 +159,20 @@ class Registry:
         return self._fingerprints[name]
 
     def speech(self, name: str) -> SpeechModel:
-        """A model that speaks.
+        """Return a model that speaks.
 
         Raises:
             ModelNotFound: No such model is served.
-            InvalidRequest: It does something else.
+            InvalidRequest: The model does not speak.
         """
         return cast(SpeechModel, self._able(name, Capability.SPEAK))
 
     def transcription(self, name: str) -> TranscriptionModel:
-        """A model that transcribes; raises as `speech` does."""
+        """Return a model that transcribes; raises as `speech` does."""
         return cast(TranscriptionModel, self._able(name, Capability.TRANSCRIBE))
 
     def chat(self, name: str) -> ChatModel:
-        """A model that answers in text; raises as `speech` does."""
+        """Return a model that answers in text; raises as `speech` does."""
         return cast(ChatModel, self._able(name, Capability.CHAT))
 
     def conversation(self, name: str) -> ConversationModel:
@@ -180,10 +180,10 @@ class Registry:
         return cast(ConversationModel, self._able(name, Capability.CONVERSE))
 
     def default(self, capability: Capability) -> str:
-        """Name of the first model with a capability.
+        """Return the name of the first model with a capability.
 
         Raises:
-            ModelNotFound: None does it.
+            ModelNotFound: No model has it.
         """
         for name, model in self.models.items():
             if capability in model.capabilities:
@@ -192,7 +192,7 @@ class Registry:
 
     def _family(self, folder: Path) -> Family:
         values = read_json(folder / "config.json")
-        # where there is no model_type, the class that was saved tells as much
+        # without a model_type, use the saved class name
         saved = values.get("architectures")
         first = saved[0] if isinstance(saved, list) and saved else None
         model_type = str(values.get("model_type", first))
@@ -211,7 +211,7 @@ class Registry:
 
 
 def find(source: str, *, offline: bool = False) -> Path:
-    """Folder of a checkpoint: a path, an embedded name, or a hub id that is fetched.
+    """Return the folder of a checkpoint: a path, an embedded name, or a hub id to fetch.
 
     Raises:
         ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
@@ -235,8 +235,8 @@ def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
     """Return the name under which a checkpoint is served, and its folder.
 
     Args:
-        source: As `find` takes it, or `NAME=` and then that. Without a name it is the embedded
-            name, the hub id, or the folder's.
+        source: As for `find`, optionally after `NAME=`. Without a name, the embedded name, the hub
+            id or the folder's name is used.
         offline: Never ask the hub.
 
     Raises as `find`.
@@ -249,9 +249,9 @@ def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Hash of the configuration, and of the ends and sizes of the weight files.
+    """Return a hash of the configuration, and of the ends and sizes of the weight files.
 
-    Those that an index finds in another checkpoint's folder are among them.
+    It includes files of other checkpoints' folders that an index refers to.
     """
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     found = set(folder.rglob("*.safetensors"))

@@ -2,8 +2,8 @@
 
 A message for a socket is a list of frames: the first is msgpack, the others are large arrays, which
 are sent and received without a copy. A line of a recording is JSON with compressed arrays. Both are
-written and read by the annotations of msgspec structs, so that what comes in is checked, and
-nothing but these structs comes out: bytes never name a class or run code.
+written and read by the annotations of msgspec structs, so that input is validated and can only
+create these structs: bytes never name a class or run code.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from izwi.errors import EngineFault, InvalidMessage, IzwiError
 Frame = bytes | memoryview
 T = TypeVar("T")
 
-# What is shorter stands in the message: a frame costs more than copying it.
+# Shorter arrays are part of the message: a frame costs more than copying them.
 _INLINE_BYTES = 4096
-# The arrays that may be sent, by name. They travel in little-endian order.
+# Arrays that may be sent, by name. Their byte order is little-endian.
 _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name).newbyteorder("<")
     for name in (
@@ -43,7 +43,7 @@ _ERRORS: dict[str, type[IzwiError]] = {
     for name, value in vars(errors).items()
     if isinstance(value, type) and issubclass(value, IzwiError)
 }
-# What they carry beside their messages, by their annotations.
+# Values of errors besides their messages, by annotation.
 _CARRIED = {name: typing.get_type_hints(cls) for name, cls in _ERRORS.items()}
 
 
@@ -51,7 +51,7 @@ class PackedArray(Struct, array_like=True, frozen=True):
     """An array in a message.
 
     Attributes:
-        data: Its bytes, or the number of the frame that has them.
+        data: The bytes, or the index of the frame that has them.
     """
 
     dtype: str
@@ -63,8 +63,9 @@ class CompressedArray(Struct, frozen=True):
     """An array in a line.
 
     Attributes:
-        data: zlib of its bytes in planes, all first bytes of the items, then all second bytes, and
-            so on: neighbours in audio share their high bytes, and side by side these compress well.
+        data: The bytes in planes (all first bytes of the items, then all second bytes, and so on),
+            compressed with zlib. Neighbours in audio share their high bytes, so planes compress
+            well.
     """
 
     dtype: str
@@ -76,8 +77,8 @@ class PackedError(Struct, array_like=True, frozen=True):
     """An error.
 
     Attributes:
-        kind: The nearest of its classes in the error tree; empty for one outside the tree.
-        values: What it carries beside its message.
+        kind: The nearest class in the error tree; empty for an error outside the tree.
+        values: Values of the error besides its message.
     """
 
     kind: str
@@ -89,7 +90,7 @@ def encode(value: Any) -> list[Frame]:
     """Encode a struct as a message.
 
     Returns:
-        The message, then its large arrays. Arrays are not copied: they must not change any more.
+        The message, then its large arrays. Arrays are not copied, so they must not change any more.
 
     Raises:
         TypeError: It holds something that cannot be sent.
@@ -103,8 +104,8 @@ def decode(frames: Sequence[Frame], cls: type[T]) -> T:
     """Decode a message. Its arrays must not be written to: they are views of the frames.
 
     Args:
-        frames: As `encode` made them.
-        cls: A struct, with its parameters filled in where it is generic.
+        frames: Result of `encode`.
+        cls: A struct; generic structs need their parameters.
 
     Raises:
         InvalidMessage: They are not such a message.
@@ -124,7 +125,7 @@ def decode_line(content: bytes, cls: Any) -> Any:
     """Decode a line of JSON.
 
     Args:
-        content: As `encode_line` made it.
+        content: Result of `encode_line`.
         cls: A struct, or a union of tagged structs.
 
     Raises:
@@ -150,7 +151,7 @@ def unpack_error(packed: PackedError) -> IzwiError:
     """Return an error of the same class; `EngineFault` for one outside the tree.
 
     Raises:
-        ValueError: It carries something that its class does not have.
+        ValueError: It has values that its class does not have.
     """
     cls = _ERRORS.get(packed.kind)
     if cls is None:
@@ -222,7 +223,7 @@ def _array_of(value: Any) -> npt.NDArray[Any]:
 
 
 def _sendable(array: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
-    """Name an array's dtype, and bring its items into order."""
+    """Return the name of an array's dtype, and the array in little-endian order."""
     name = _NAMES.get(array.dtype)
     if name is None:
         name = array.dtype.name
@@ -247,7 +248,7 @@ def _array(
 
 
 def _dtype(packed: PackedArray | CompressedArray, wanted: type | None) -> np.dtype[Any]:
-    """Return an array's dtype. Raises ValueError where it is not the one wanted."""
+    """Return an array's dtype. Raises ValueError if it is not `wanted`."""
     dtype = _DTYPES.get(packed.dtype)
     if dtype is None:
         raise ValueError(f"no array of {packed.dtype!r:.80} can be sent")
@@ -257,7 +258,7 @@ def _dtype(packed: PackedArray | CompressedArray, wanted: type | None) -> np.dty
 
 
 def _item_type(cls: Any) -> type | None:
-    """The item type that an annotation asks for; None where any will do."""
+    """Return the item type that an annotation requires; None if any is allowed."""
     if cls is Samples:
         return np.float32
     if getattr(cls, "__origin__", None) is not np.ndarray:

@@ -13,7 +13,7 @@ from izwi.ops.protocol import Ops, Weights
 
 
 class NoArray:
-    """Stands where an array would be: of any shape, and all that is made of it is the same."""
+    """A placeholder for arrays of any shape; every operation on it returns it again."""
 
     shape = (0, 0, 0, 0)
 
@@ -37,7 +37,7 @@ _NO_ARRAY = NoArray()
 
 
 class NoOps:
-    """Implements `izwi.ops.protocol.Ops`: every operation is there, and gives no array."""
+    """Implements `izwi.ops.protocol.Ops`: every operation exists and returns no array."""
 
     def fold_norm(self, norm: NoArray, weight: NoArray) -> tuple[NoArray, NoArray]:
         """The one whose result a loader takes apart."""
@@ -59,6 +59,6 @@ class WeightlessBackend:
         folder: Path,  # noqa: ARG002
         shapes: Mapping[str, tuple[int, ...]],
     ) -> Weights:
-        """Nothing of each name; missing tensors are reported by the process that runs the model."""
+        """Return placeholders; missing tensors are reported by the process that runs the model."""
         none: dict[str, Any] = dict.fromkeys(shapes, _NO_ARRAY)
         return none

@@ -1,6 +1,6 @@
 """Decode uploaded audio to mono samples without trusting its header.
 
-Limits are checked while decoding, on what came out: a small file can claim, or really hold, hours.
+Limits are checked during decoding, on the output: a small file can claim, or really have, hours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from izwi.errors import InvalidAudio, TooLarge
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.
 DEMUXERS = "aac,aiff,amr,au,caf,flac,matroska,webm,mov,mp4,m4a,mp3,ogg,w64,wav"
-# What speech is recorded in. FFmpeg has some four hundred more decoders; their faults are not ours.
+# Codecs used for speech. FFmpeg has some four hundred more decoders; their bugs cannot affect us.
 CODECS = frozenset(
     (
         *("aac", "aac_latm", "alac", "amrnb", "amrwb", "flac", "libopus", "opus", "vorbis"),
@@ -45,10 +45,10 @@ CODECS = frozenset(
 )
 MAX_RATE = 384_000
 MAX_CHANNELS = 8
-# A WAV writer that cannot seek back leaves a size near 2^31 that means "until the end", or 2^32-1.
+# A WAV writer that cannot seek back writes a size near 2^31 to mean "until the end", or 2^32-1.
 _NEAR_2_31 = range(0x7FFF0000, 0x80000000)
 _UNKNOWN_SIZE = 0xFFFFFFFF
-# Containers that end with, or begin with, how long they are. Others are guessed from a bit rate.
+# Containers that begin or end with their duration. For others it is estimated from a bit rate.
 _TIMED = ("flac", "mov,mp4,m4a,3gp,3g2,mj2", "ogg")
 _BLOCK_SAMPLES = 1 << 16
 _OPTIONS = {"format_whitelist": DEMUXERS, "codec_whitelist": ",".join(sorted(CODECS))}
@@ -59,7 +59,7 @@ _WAV_BEGINNINGS = (b"RIFF", b"RF64", b"riff")  # the last one is Sony's W64
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """What one file may decode to.
+    """Limits of one decoded file.
 
     Attributes:
         max_audio_s: Maximum seconds of audio.
@@ -81,9 +81,9 @@ def decode_audio(
 
     Args:
         source: The file's bytes, or its path.
-        rate: Sample rate of the answer in Hz.
-        limits: What it may decode to; the defaults if None.
-        resampling: The filter, where the file has another rate.
+        rate: Sample rate of the output, Hz.
+        limits: Limits; None for the defaults.
+        resampling: The filter, if the file has another rate.
 
     Returns:
         (samples,) float32.
@@ -103,20 +103,20 @@ def decode_blocks(
     limits: DecodeLimits,
     resampling: Resampling = Resampling.LIBROSA,
 ) -> Iterator[Float32]:
-    """Yield what `decode_audio` gives, block by block; only one block is held at a time.
+    """Yield the samples of `decode_audio` in blocks; only one block is in memory at a time.
 
     Args:
         content: The file's bytes.
-        rate: Sample rate of the answer in Hz.
-        limits: What it may decode to.
-        resampling: The filter, where the file has another rate.
+        rate: Sample rate of the output, Hz.
+        limits: Limits of the file.
+        resampling: The filter, if the file has another rate.
 
     Yields:
-        (samples,) float32, one sample at least.
+        (samples,) float32, at least one sample.
 
     Raises:
-        InvalidAudio: As `decode_audio`, maybe after some blocks.
-        TooLarge: As `decode_audio`, maybe after some blocks.
+        InvalidAudio: As `decode_audio`, possibly after some blocks.
+        TooLarge: As `decode_audio`, possibly after some blocks.
     """
     if not content:
         raise InvalidAudio("the audio file is empty", param="file")
@@ -159,7 +159,8 @@ def _first_stream(container: Any) -> Any:
     stream = container.streams.audio[0]
     if stream.codec_context is None or stream.codec_context.name not in CODECS:
         raise InvalidAudio("the audio is coded in a way that is not supported", param="file")
-    # Threads only help long video frames, and each costs memory that a forged file could ask for.
+    # Threads only help with long video frames, and each costs memory that a forged file could
+    # demand.
     stream.thread_count = 1
     _check_rate(stream.codec_context)
     if container.format.name == "flac":
@@ -168,9 +169,9 @@ def _first_stream(container: Any) -> Any:
 
 
 def _reject_long(container: Any, stream: Any, limits: DecodeLimits) -> None:
-    """Add up how long the packets say that they are: a hundredth of the work of decoding them.
+    """Sum the durations of the packets, which takes a hundredth of the time of decoding them.
 
-    It only refuses early. What passes is held to its limits again by what comes out.
+    It only rejects files early. Other files are checked again by their decoded samples.
     """
     too_long = TooLarge(f"the audio is longer than {limits.max_audio_s:g} s", param="file")
     if container.format.name in _TIMED and (container.duration or 0) / 1e6 > limits.max_audio_s:
@@ -214,7 +215,7 @@ def _decode_first_stream(
 
 
 def _joined(pieces: Iterator[Float32]) -> Iterator[Float32]:
-    """Join pieces to blocks that are worth a message."""
+    """Join pieces to blocks that are large enough for a message."""
     waiting: list[Float32] = []
     num_waiting = 0
     for piece in pieces:
@@ -228,7 +229,7 @@ def _joined(pieces: Iterator[Float32]) -> Iterator[Float32]:
 
 
 def _frames(container: Any, stream: Any) -> Iterator[Any]:
-    """Decode packet by packet. A few damaged packets are skipped, as players do."""
+    """Decode packet by packet. A few damaged packets are skipped, like in players."""
     good = bad = 0
     for packet in container.demux(stream):
         try:
@@ -243,7 +244,7 @@ def _frames(container: Any, stream: Any) -> Iterator[Any]:
 
 
 def _check_rate(shape: Any) -> None:
-    """Check the rate and channels of a header or a frame."""
+    """Check rate and channels of a header or a frame."""
     rate, channels = int(shape.sample_rate), len(shape.layout.channels)
     if not 0 < rate <= MAX_RATE:
         raise InvalidAudio(f"a sample rate of {rate} Hz is not supported", param="file")
@@ -260,7 +261,7 @@ def _mono(frame: Any) -> Float32:
 
 
 def _reject_forged_flac(stream: Any) -> None:
-    """Compare the header with the frames, which FFmpeg believes; they may say less of the length.
+    """Compare the header with the frames, which FFmpeg believes; the frames may be shorter.
 
     STREAMINFO has the rate in the 20 bits at byte 10, then 3 bits of channels less one.
     """
@@ -285,7 +286,7 @@ def _reject_cut_flac(container: Any, stream: Any, num_samples: int) -> None:
 
 
 def _reject_cut_wav(content: bytes) -> None:
-    """Compare what a WAV's data chunk promises with what is there; FFmpeg would play on."""
+    """Compare the size of a WAV's data chunk with the file, because FFmpeg ignores truncation."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return
     (riff_size,) = struct.unpack_from("<I", content, 4)
@@ -295,7 +296,7 @@ def _reject_cut_wav(content: bytes) -> None:
         position += 8
         if name == b"data":
             there = len(content) - position
-            # Both sizes say so, or it is a lie.
+            # Both sizes must agree, or the header is wrong.
             is_open = _is_unknown(size) and _is_unknown(riff_size)
             if there < size and not is_open:
                 raise InvalidAudio(

@@ -1,19 +1,18 @@
-"""A process that decodes files for another one, so that a crash of the decoder stays contained.
+"""A process that decodes files for another one, so that a crash of the decoder is contained.
 
     python -P -m izwi.audio.decode_worker MEMORY_BYTES
 
-It talks over the socket that is its standard input, in frames: a byte that says which kind, the
-length in 4 bytes, little end first, and the content.
+It uses the frames of `izwi.limited_process` over the socket that is its standard input.
 
-    in    J  a `Job` in JSON, with the file's bytes behind it
+    in    J  a `Job` in JSON, followed by the file's bytes
     out   R  it is ready, empty; once, at its start
           B  a block of samples, float32
           E  the end of the samples, empty
-          X  a `Refusal` in JSON, at any place before E
+          X  a `Refusal` in JSON, at any point before E
 
-Files of strangers are read by a million lines of C. So the process takes as much memory and
-processor time as it was given, can open no file, start no process and write no core dump, and knows
-no secret: its parent starts it with a small environment. It ends when its socket does.
+Uploaded files are parsed by a million lines of C. So the process has limited memory and processor
+time, and cannot open files, start processes or write core dumps. It knows no secrets, because its
+parent starts it with a small environment. It ends when its socket is closed.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ JOB, BLOCK, END, REFUSED = b"J", b"B", b"E", b"X"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is to be decoded.
+    """A file to decode.
 
     Attributes:
-        num_bytes: Of the file, which follows.
-        rate: Sample rate of the answer in Hz.
+        num_bytes: Size of the file, which follows.
+        rate: Sample rate of the output, Hz.
         max_audio_s: As in `DecodeLimits`.
         max_decoded_bytes: As in `DecodeLimits`.
-        cpu_s: Processor time that it may take.
+        cpu_s: Processor time limit.
         resampling: The filter.
     """
 
@@ -55,11 +54,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a file was not decoded.
+    """The reason why a file was not decoded.
 
     Attributes:
-        is_too_large: It is over a limit; else it is no audio.
-        message: For the caller.
+        is_too_large: It exceeds a limit; otherwise it is not valid audio.
+        message: Message for the caller.
     """
 
     is_too_large: bool
@@ -67,9 +66,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def main(memory_bytes: int) -> None:
-    """Decode one file after the other until the socket closes."""
+    """Decode files until the socket closes."""
     stream = socket.socket(fileno=0)
-    # What is used for the first time is loaded from files, and soon none can be opened.
+    # Modules and codecs are loaded on first use, which must be before files are forbidden.
     silence = np.zeros(4096, np.int16).tobytes()
     for _ in decode_blocks(wav_header(8000, len(silence)) + silence, 16_000, DecodeLimits()):
         pass

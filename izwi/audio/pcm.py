@@ -14,7 +14,7 @@ _FULL_SCALE = {"i2": 2.0**15, "i4": 2.0**31}
 
 
 def to_s16le(samples: Float32) -> bytes:
-    """Encode float samples in [-1, 1] as little-endian 16-bit PCM; what is louder is clipped."""
+    """Encode float samples in [-1, 1] as little-endian 16-bit PCM; louder samples are clipped."""
     scaled = np.rint(np.clip(samples, -1.0, 1.0) * 32767.0)
     return bytes(scaled.astype("<i2").tobytes())
 

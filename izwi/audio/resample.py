@@ -16,7 +16,7 @@ QUALITY = "HQ"
 
 
 def resample(samples: Float32, from_rate: int, to_rate: int) -> Float32:
-    """Return mono samples at another rate (Hz)."""
+    """Resample mono samples to another rate (Hz)."""
     if from_rate == to_rate:
         return samples
     resampled: Float32 = soxr.resample(samples, from_rate, to_rate, quality=QUALITY)
@@ -24,7 +24,7 @@ def resample(samples: Float32, from_rate: int, to_rate: int) -> Float32:
 
 
 class Resampling(StrEnum):
-    """A filter, by the library whose default it is: models hear what they were trained with."""
+    """A filter, named after the library with this default; models need that of their training."""
 
     LIBROSA = "librosa"
     TORCHAUDIO = "torchaudio"
@@ -32,16 +32,16 @@ class Resampling(StrEnum):
 
 @runtime_checkable
 class Resamples(Protocol):
-    """A model whose published code brings audio to its rate with another filter than librosa's."""
+    """A model whose published code resamples with another filter than librosa's."""
 
     @property
     def resampling(self) -> Resampling:
-        """That filter."""
+        """The filter."""
         ...
 
 
 def resampling_of(model: object) -> Resampling:
-    """Return the filter with which audio for a model is resampled."""
+    """Return the filter for resampling a model's audio."""
     return model.resampling if isinstance(model, Resamples) else Resampling.LIBROSA
 
 
@@ -49,16 +49,16 @@ class Resampler(Protocol):
     """Resamples a mono stream chunk by chunk."""
 
     def write(self, samples: Float32) -> Float32:
-        """Take samples and return those that are ready at the new rate."""
+        """Add samples; return those that are ready at the new rate."""
         ...
 
     def finish(self) -> Float32:
-        """Return what the filter still holds."""
+        """Return the samples still in the filter."""
         ...
 
 
 def open_resampler(resampling: Resampling, from_rate: int, to_rate: int) -> Resampler:
-    """Begin to resample a stream (Hz)."""
+    """Return a resampler of a stream (rates in Hz)."""
     if resampling is Resampling.TORCHAUDIO:
         return SincStream(from_rate, to_rate)
     return StreamResampler(from_rate, to_rate)
@@ -75,11 +75,11 @@ class StreamResampler:
             )
 
     def write(self, samples: Float32) -> Float32:
-        """Take samples and return those that are ready at the new rate."""
+        """Add samples; return those that are ready at the new rate."""
         return self._run(samples, last=False)
 
     def finish(self) -> Float32:
-        """Return what the filter still holds."""
+        """Return the samples still in the filter."""
         return self._run(np.zeros(0, np.float32), last=True)
 
     def _run(self, samples: Float32, *, last: bool) -> Float32:

@@ -27,8 +27,8 @@ def sinc_resample(samples: Float32, from_rate: int, to_rate: int) -> Float32:
 
     Args:
         samples: (n,) float32.
-        from_rate: In Hz.
-        to_rate: In Hz.
+        from_rate: Rate of `samples`, Hz.
+        to_rate: Rate of the output, Hz.
 
     Returns:
         (ceil(n * to_rate / from_rate),) float32.
@@ -43,8 +43,8 @@ class SincStream:
     """Resample a mono stream chunk by chunk; the pieces joined equal `sinc_resample` of the whole.
 
     Args:
-        from_rate: In Hz.
-        to_rate: In Hz.
+        from_rate: Rate of the input, Hz.
+        to_rate: Rate of the output, Hz.
     """
 
     def __init__(self, from_rate: int, to_rate: int):
@@ -58,24 +58,24 @@ class SincStream:
         self._num_read = self._num_made = 0
 
     def write(self, samples: Float32) -> Float32:
-        """Take samples and return those that are ready at the new rate."""
+        """Add samples; return those that are ready at the new rate."""
         if self._old == self._new:
             return samples
         self._num_read += len(samples)
         self._waiting = np.concatenate([self._waiting, samples.astype(np.float32, copy=False)])
-        # the last whose window lies within what was read
+        # the last one whose window is within the input so far
         last = self._num_read - self._reach - 2
         return self._make(max(self._num_made, (last * self._new) // self._old + 1))
 
     def finish(self) -> Float32:
-        """Return what is left, as silence follows."""
+        """Return the rest, as if silence followed."""
         if self._old == self._new or not self._num_read:
             return np.zeros(0, np.float32)
         self._waiting = np.concatenate([self._waiting, np.zeros(self._reach + 1, np.float32)])
         return self._make(ceil(self._num_read * self._new / self._old))
 
     def _make(self, stop: int) -> Float32:
-        """Return output samples up to one, and let go of input that is not needed any more."""
+        """Return output samples up to `stop`, and drop input that is no longer needed."""
         out = np.empty(stop - self._num_made, np.float32)
         if not len(out):
             return out
@@ -96,12 +96,12 @@ class SincStream:
 
 
 def _taps(offsets: npt.NDArray[np.float64], reach: int, cutoff: float) -> Float32:
-    """Make the filter for output samples that lie so far behind an input sample.
+    """Compute the filter for output samples at given offsets after an input sample.
 
     Args:
         offsets: (m,) in [0, 1).
-        reach: Input samples before that one, and behind the next, that count.
-        cutoff: In cycles of two input samples.
+        reach: Input samples used before that sample, and after the next one.
+        cutoff: Cutoff in cycles per two input samples.
 
     Returns:
         (m, 2 * reach + 2) float32.

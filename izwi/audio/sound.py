@@ -1,4 +1,4 @@
-"""Decoded audio of any length in little memory: long audio lies in an unnamed temporary file."""
+"""Decoded audio of any length in little memory: long audio is in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class DecodedAudio:
     ValueError.
 
     Args:
-        folder: Where the file is made, on a disk rather than in memory; it is made, too. None
-            takes the system's folder for temporary files.
+        folder: Folder of the file, on a disk rather than in memory; created if missing. None uses
+            the system's folder for temporary files.
     """
 
     def __init__(self, folder: Path | None = None):
@@ -60,7 +60,7 @@ class DecodedAudio:
         return self._num_samples
 
     def __getitem__(self, part: slice, /) -> Float32:
-        """Read samples [start, stop), (n,) float32, which are the caller's own.
+        """Read samples [start, stop), (n,) float32, as a copy.
 
         Raises:
             IzwiError: The file cannot be read.
@@ -76,14 +76,14 @@ class DecodedAudio:
         return samples
 
     def write(self, block: Float32) -> None:
-        """Add samples behind the last ones.
+        """Append samples.
 
         Args:
             block: (n,) float32.
 
         Raises:
             Overloaded: The disk is full.
-            IzwiError: The file cannot be made or written.
+            IzwiError: The file cannot be created or written.
         """
         with self._lock, self._report_failure():
             if not self._in_file and self._num_samples + len(block) > MAX_MEMORY_SAMPLES:
@@ -93,7 +93,7 @@ class DecodedAudio:
         self._num_samples += len(block)
 
     def write_all(self, blocks: Iterable[Float32]) -> Self:
-        """Write block after block and return itself; closed if that fails. Raises as `write`."""
+        """Write blocks and return itself; it is closed if that fails. Raises as `write`."""
         try:
             for block in blocks:
                 self.write(block)
@@ -103,7 +103,7 @@ class DecodedAudio:
         return self
 
     def close(self) -> None:
-        """Give memory and file back; a second call does nothing."""
+        """Free memory and file; a second call does nothing."""
         with self._lock:  # not under a thread that reads
             self._file.close()
 
@@ -141,9 +141,9 @@ class _TurnedDown:
 
 
 def within_full_scale(samples: Samples) -> Samples:
-    """The same samples, or, where one is beyond [-1, 1], all of them turned down to that.
+    """Return the same samples, or all of them scaled down if one is beyond [-1, 1].
 
-    They are looked through block by block, and divided when they are read.
+    The peak is found block by block; samples are divided when they are read.
     """
     starts = range(0, len(samples), _BLOCK_SAMPLES)
     blocks = (samples[start : start + _BLOCK_SAMPLES] for start in starts)

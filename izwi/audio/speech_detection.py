@@ -1,15 +1,15 @@
-"""Find out whether a clip holds speech at all, before a transcriber writes words into noise.
+"""Detect whether a clip has speech at all, so that a transcriber does not write words into noise.
 
-Two conditions must hold within the same second, and both are easy for speech to meet, because a
-clip that holds speech must never be dropped:
+Two conditions must hold within the same second. Speech meets both easily, because a clip with
+speech must never be dropped:
 
 * WebRTC's voice activity detector, at a permissive setting, finds voice in consecutive frames.
 * The spectrum moves. Noise of any color, hum and steady tones keep the level of each frequency
   band within a few decibels; speech, even at 0 dB in noise, moves some of them by ten and more.
   It also moves them apart: in gusts of wind, or waves, all bands rise and fall together.
 
-Sounds that move as speech does (music, knocks, birds) pass; not to write words into these is the
-transcriber's part.
+Other sounds that move like speech (music, knocks, birds) pass; the transcriber must not write words
+into them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _VAD_PEAK = 0.5
 _VAD_MODE = 1  # of 0 to 3: permissive
 _VAD_FRAME = SAMPLE_RATE * 30 // 1000
 _LEAST_VOICED_FRAMES = 3
-# Consecutive voiced frames, 0.6 s, from which on nothing speaks against speech.
+# After this many consecutive voiced frames, 0.6 s, the clip certainly has speech.
 _CERTAIN_VOICED_FRAMES = 20
 
 _WINDOW, _HOP = 512, 256
 _SMOOTHED_WINDOWS = 4
-# Of the loudest band's power, 60 dB down: what is below that is the window's leakage.
+# Share of the loudest band's power, 60 dB down: lower power is leakage of the window.
 _LEAST_POWER = 1e-6
 _NUM_BANDS, _LOWEST_HZ, _HIGHEST_HZ = 12, 150.0, 7000.0
-# How far the levels of the three liveliest bands move, in dB. Measured on drawn clips of 0.2 to
+# How far the levels of the three most variable bands move, in dB. Measured on clips of 0.2 to
 # 15 s: noise up to 6.2, hum up to 4.7; speech at 0 dB in white and pink noise 9.7 and more.
 # Relative to the mean of all bands: noise that swells up to 6.4, speech as above 9.0 and more.
 _LEAST_MOVEMENT_DB = 7.5
@@ -51,16 +51,16 @@ _LEAST_BANDS = 4  # fewer have no mean that all of them could move with
 
 
 def no_speech_probability(samples: Float32) -> float:
-    """Estimate how likely it is that a clip holds no speech.
+    """Estimate the probability that a clip has no speech.
 
-    Reads the clip second by second and stops where it has found speech.
+    Reads the clip second by second and stops at the first speech.
 
     Args:
         samples: (n,) float32 at 16 kHz, within [-1, 1].
 
     Returns:
-        1.0 where there is no speech, as far as can be told; else less, down to 0.0 where there are
-        0.6 s of it without a break.
+        1.0 if no speech was found; otherwise less, down to 0.0 for 0.6 s of speech without a
+        break.
     """
     peak = float(np.abs(samples).max(initial=0.0))
     if peak < _SILENCE_PEAK:
@@ -81,7 +81,7 @@ def no_speech_probability(samples: Float32) -> float:
 def _voiced_run(
     detector: webrtcvad.Vad, samples: npt.NDArray[np.float32], run: int
 ) -> tuple[int, int]:
-    """Voiced frames in a row at the end, and at most; `run` of them came right before."""
+    """Return the voiced frames in a row at the end, and at most; `run` were right before."""
     pcm = samples.astype(np.int16)
     longest = 0
     for start in range(0, len(pcm) - _VAD_FRAME + 1, _VAD_FRAME):
@@ -92,19 +92,19 @@ def _voiced_run(
 
 
 def _movement_db(samples: Float32) -> float:
-    """How far the levels of the three liveliest bands move, in dB; also beside all others."""
+    """Return how far the three most variable bands move, in dB; also relative to all bands."""
     levels_db = _band_levels_db(samples)
     return min(_spread_db(levels_db), _spread_db(_without_common_movement(levels_db)))
 
 
 def _spread_db(levels_db: Float64) -> float:
-    """How far apart the high and the low levels of the three liveliest bands are, in dB."""
+    """Return the difference of high and low levels of the three most variable bands, in dB."""
     high, low = np.percentile(levels_db, (95, 10), axis=0)
     return float(np.sort(high - low)[-3:].mean())
 
 
 def _without_common_movement(levels_db: Float64) -> Float64:
-    """Levels of the audible bands relative to their mean, in the audible windows."""
+    """Return the levels of audible bands relative to their mean, in audible windows."""
     tops = np.percentile(levels_db, 95, axis=0)
     bands = tops > tops.max() - _AUDIBLE_BANDS_DB
     if bands.sum() < _LEAST_BANDS:
@@ -116,7 +116,7 @@ def _without_common_movement(levels_db: Float64) -> Float64:
 
 
 def _band_levels_db(samples: Float32) -> Float64:
-    """(windows, bands) power of each band in dB, smoothed over a few windows."""
+    """Return the power of each band in dB, (windows, bands), smoothed over a few windows."""
     padded = np.pad(samples, (0, max(0, 2 * _WINDOW - len(samples))))
     windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP]
     power = np.abs(np.fft.rfft(windows * _TAPER)) ** 2 @ _BANDS  # (windows, bands)
@@ -128,7 +128,7 @@ def _band_levels_db(samples: Float32) -> Float64:
 
 
 def _band_matrix() -> Float64:
-    """(bins, bands): which bin of the spectrum counts to which band."""
+    """Return the weights of the spectrum's bins in each band, (bins, bands)."""
     hertz = np.fft.rfftfreq(_WINDOW, 1 / SAMPLE_RATE)
     ratio = math.log(_HIGHEST_HZ / _LOWEST_HZ) / _NUM_BANDS
     place = np.floor(np.log(np.maximum(hertz, 1.0) / _LOWEST_HZ) / ratio)

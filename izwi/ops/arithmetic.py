@@ -1,4 +1,4 @@
-"""Arithmetic that is composed of the core until a backend has something faster."""
+"""Arithmetic that is composed of the core, unless a backend has a faster implementation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from izwi.ops.core import Array, CoreOps
 
 
 class ArithmeticOps(CoreOps, Protocol):
-    """Making arrays, norms, activations, means, and products with what stands beside them."""
+    """Creation of arrays, norms, activations, means, and products fused with neighbours."""
 
-    # -- making and moving -------------------------------------------------------------------
+    # -- creating and moving -----------------------------------------------------------------
     def zeros(self, shape: Sequence[int]) -> Array:
-        """Zeros in the dtype of the weights."""
+        """Return zeros in the dtype of the weights."""
         return self.array(np.zeros(tuple(shape)))
 
     def arange(self, stop: int) -> Array:
-        """0 .. stop - 1 as int64. A backend that records steps makes it on the device."""
+        """Return 0 .. stop - 1 as int64. A backend that records steps computes it on the device."""
         return self.array(np.arange(stop))
 
     def stack(self, arrays: Sequence[Array], axis: int) -> Array:
@@ -42,57 +42,57 @@ class ArithmeticOps(CoreOps, Protocol):
         return padded.reshape(*x.shape[:-1], len(at))
 
     def take_columns(self, x: Array, index: Array) -> Array:
-        """Columns of (batch, channels, time), each row its own: `index` is (batch, n) int64."""
+        """Take columns of (batch, channels, time) for each row: `index` is (batch, n) int64."""
         batch, channels, columns = x.shape
         rows = self.transpose(x, (0, 2, 1)).reshape(batch * columns, channels)
         first = self.array(np.arange(batch)[:, None] * columns)
         return self.transpose(self.take(rows, index + first), (0, 2, 1))
 
     def quantize(self, weight: Array) -> Array:
-        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend quantizes.
+        """Prepare a (out, in) weight for products: quantized to 8 or 4 bits if the backend does so.
 
-        Only products (also those behind a norm) take what it returns, and no gradient goes there.
+        The result is only for products (also after a norm), and has no gradient.
         """
         return weight
 
     def fold_norm(self, norm: Array, weight: Array) -> tuple[Array | None, Array]:
-        """Put an RMS norm's weight into the (out, in) weight behind it, if that saves time.
+        """Multiply an RMS norm's weight into the (out, in) weight after it, if that saves time.
 
-        Rows are then multiplied as they are, and divided by their root mean square afterwards.
+        Rows are then multiplied without scaling, and divided by their root mean square afterwards.
 
         Returns:
-            Both for `normed_linear`, `normed_attention` and `gated_linear`, which take a norm of
-            None where the weight has it. No gradient goes through them.
+            Both for `normed_linear`, `normed_attention` and `gated_linear`, which accept None as
+            norm if its weight is included. They have no gradient.
         """
         return norm, weight
 
     # -- norms -------------------------------------------------------------------------------
     def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
-        """Normalise by the root mean square in float32, cast back, then scale."""
+        """Normalize by the root mean square in float32, cast back, then scale."""
         wide = self.cast(x)
         normed = self.cast(wide * (self.mean(wide * wide, -1) + eps) ** -0.5, x)
         return normed if weight is None else normed * weight
 
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-        """Normalise mean and variance over the last axis, in float32."""
+        """Normalize mean and variance over the last axis, in float32."""
         wide = self.cast(x)
         centred = wide - self.mean(wide, -1)
         scaled = centred * (self.mean(centred * centred, -1) + eps) ** -0.5 * self.cast(weight)
         return self.cast(scaled if bias is None else scaled + self.cast(bias), x)
 
-    # -- products ----------------------------------------------------------------------------
-    # What a decode step is mostly made of, as operations of their own: on a GPU each is one pass
-    # over its weight, and its small neighbours cost no launch.
+    # -- products ---------------------------------------------------------------------------- Most
+    # of a decode step, as separate operations: on a GPU each is one pass over its weight, and the
+    # fused neighbours cost no launch.
     def normed_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
-        """rms_norm(x, norm, eps) @ weight.T; a norm of None is in the weight."""
+        """Compute rms_norm(x, norm, eps) @ weight.T; with None, the weight includes the norm."""
         return self.linear(self.rms_norm(x, norm, eps), weight)
 
     def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
-        """Residual + x @ weight.T. The residual is given up: the sum may lie in its memory."""
+        """Compute residual + x @ weight.T. The sum may overwrite the residual."""
         return residual + self.linear(x, weight)
 
     def gated_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
-        """Norm, gate and up projection, and their product.
+        """Compute norm, gate and up projection, and their product.
 
         Args:
             x: (..., in).
@@ -109,7 +109,7 @@ class ArithmeticOps(CoreOps, Protocol):
 
     # -- activations -------------------------------------------------------------------------
     def swiglu(self, gate: Array, up: Array) -> Array:
-        """silu(gate) * up."""
+        """Compute silu(gate) * up."""
         return self.silu(gate) * up
 
     def silu(self, x: Array) -> Array:
@@ -132,15 +132,15 @@ class ArithmeticOps(CoreOps, Protocol):
 
     # -- means -------------------------------------------------------------------------------
     def mean(self, x: Array, axis: int) -> Array:
-        """Mean over one axis, which stays with length 1."""
+        """Average over one axis, which stays with length 1."""
         shape = list(x.shape)
         count, shape[axis] = shape[axis], 1
         return self.sum(x, axis).reshape(shape) / count
 
     def masked_mean(self, x: Array, mask: Array) -> Array:
-        """Mean over the last axis of what the mask keeps; the axis stays with length 1.
+        """Average the masked values over the last axis, which stays with length 1.
 
-        The mask broadcasts to `x` and keeps something of every row. Sums are float32.
+        The mask broadcasts to `x` and must select a value in each row. Sums are float32.
         """
         total = self.sum(self.cast(self.where(mask, x, 0.0)), -1)
         mean = self.cast(total / self.sum(self.cast(mask), -1), x)
@@ -148,12 +148,12 @@ class ArithmeticOps(CoreOps, Protocol):
 
 
 def padded_columns(length: int, left: int, right: int, mode: str) -> npt.NDArray[Any]:
-    """Which column stands at each place of a row that is padded.
+    """Return the column at each index of a padded row.
 
     Args:
         length: Columns of the row.
         left: Columns added before it.
-        right: Columns added behind it.
+        right: Columns added after it.
         mode: "replicate", or "reflect", which does not repeat the ends.
     """
     at, last = np.arange(-left, length + right), length - 1

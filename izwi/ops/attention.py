@@ -1,4 +1,4 @@
-"""Attention beyond the core's, composed of it until a backend has something faster."""
+"""Attention beyond the core's, composed of it unless a backend has a faster implementation."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class AttentionOps(SoundOps, Protocol):
         q_norm: Array | None = None,
         k_norm: Array | None = None,
     ) -> Array:
-        """Norm, projection to queries, keys and values, and `attention` with these.
+        """Compute norm, projection to queries, keys and values, and `attention`.
 
         Args:
             x: (..., tokens, in).
             norm: (in,) weight of the RMS norm; None if it is in `weight`.
             eps: Epsilon of the norm.
             weight: ((num_heads + 2 * num_kv_heads) * head_dim, in): queries, keys, values.
-            spec: As in `attention`, like what follows and what is returned.
-            context: Which keys are visible.
-            layer: Which layer's cache.
+            spec: As in `attention`; so is the result.
+            context: Context that determines the visible keys.
+            layer: Index of the layer's cache.
             q_norm: Weight of the norm over each query head.
             k_norm: The same for keys.
         """
@@ -56,17 +56,17 @@ class AttentionOps(SoundOps, Protocol):
         k_state: Array,
         v_state: Array,
     ) -> tuple[Array, Array, Array]:
-        """Causal attention of a stream over its last `window` positions, itself included.
+        """Compute causal attention of a stream over its last `window` positions, including itself.
 
         Args:
             q: (batch, tokens, num_heads * head_dim).
             k: (batch, tokens, num_kv_heads * head_dim).
             v: The same shape as `k`.
             spec: Heads, widths and rotation.
-            window: Positions that a query sees.
+            window: Number of positions that a query sees.
             start: (batch,) int64, the stream position of the first token of each row.
-            k_state: (batch, window - 1, num_kv_heads, head_dim), rotated keys before `start`;
-                what lies before position 0 is not looked at.
+            k_state: (batch, window - 1, num_kv_heads, head_dim), rotated keys before `start`; keys
+                before position 0 are ignored.
             v_state: The same for values.
 
         Returns:
@@ -79,7 +79,7 @@ class AttentionOps(SoundOps, Protocol):
             positions = start.reshape(-1, 1) + self.arange(tokens)
             q, k = (_rotated(self, x, positions, spec.rope_theta) for x in (q, k))
         keys, values = self.concat([k_state, k], 1), self.concat([v_state, v], 1)
-        # key j stands at stream position start - past + j, query i at start + i
+        # key j is at stream position start - past + j, query i at start + i
         past = window - 1
         j, i = np.arange(past + tokens), np.arange(tokens)[:, None]
         near = self.array(((j <= i + past) & (j >= i)).astype(np.int64)) > 0
@@ -106,7 +106,7 @@ class AttentionOps(SoundOps, Protocol):
         biases: tuple[Array, Array],
         key_lengths: Array | None = None,
     ) -> Array:
-        """Attend both ways with relative positions, without a cache.
+        """Attend in both directions with relative positions, without a cache.
 
         The score of query i and key j is (q[i] + content) . k[j] + (q[i] + position) . d[i - j],
         times head_dim ** -0.5. Source: Transformer-XL (Dai et al. 2019), section 3.3.
@@ -117,13 +117,13 @@ class AttentionOps(SoundOps, Protocol):
             v: The same shape.
             distances: (2 * tokens - 1, num_heads * head_dim), d for i - j from tokens - 1 down to
                 1 - tokens.
-            spec: Heads and widths; nothing is rotated or normalised.
+            spec: Heads and widths; there is no rotation or norm.
             biases: Content and position, (num_heads, head_dim) each.
-            key_lengths: (batch,) int64 on the device, at least 1: hides the keys past each row's
-                length. Nothing else depends on the values.
+            key_lengths: (batch,) int64 on the device, at least 1: hides the keys after each row's
+                length. Only the mask depends on the values.
 
         Returns:
-            Like `q`.
+            An array like `q`.
         """
         batch, tokens, _ = q.shape
         heads, head_dim = spec.num_heads, spec.head_dim
@@ -142,7 +142,7 @@ class AttentionOps(SoundOps, Protocol):
 
 
 def divide(qkv: Array, spec: AttentionSpec) -> tuple[Array, Array, Array]:
-    """The queries, keys and values of one product, (..., their widths together)."""
+    """Split the result of one product into queries, keys and values, (..., width) each."""
     k_start = spec.num_heads * spec.head_dim
     v_start = k_start + spec.num_kv_heads * spec.head_dim
     return qkv[..., :k_start], qkv[..., k_start:v_start], qkv[..., v_start:]

@@ -1,9 +1,9 @@
-"""Where the inputs of short convolutions lie: host arithmetic, the same for every backend.
+"""Layout of the inputs of short convolutions in pages: host arithmetic, the same for every backend.
 
-A page has a trailer of `width` columns a layer. The input of position p lies in column
-(p % page_size) % width of its page, so the page's last inputs are in the trailer at its end: what
-the next page begins with. One column more than the width - 1 that an output reads, so that the last
-position may be run again.
+A page has a trailer of `width` columns for each layer. The input of position p is in column
+(p % page_size) % width of its page, so at its end the trailer has the page's last inputs, which the
+next page begins with. An output reads width - 1 earlier columns; there is one column more, so that
+the last position may be run again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TrailerColumns:
-    """Columns of all pages' trailers end to end, and one more of zeros.
+    """Columns of all pages' trailers, concatenated, and one more of zeros.
 
     Attributes:
         page_size: Positions of a page.
         width: Columns of a page.
-        zeros: The last column, what comes before position 0; nothing is written to it.
+        zeros: The last column, for positions before 0; never written.
     """
 
     page_size: int
@@ -33,27 +33,27 @@ class TrailerColumns:
     zeros: int
 
     def of(self, positions: Int64, pages: Int64) -> Int64:
-        """Column of each position, whose page is given; that of zeros before position 0."""
+        """Return the column of each position in the given pages; `zeros` before position 0."""
         found = pages * self.width + positions % self.page_size % self.width
         columns: Int64 = np.where(positions < 0, self.zeros, found)
         return columns
 
 
 def trailer_columns(num_pages: int, page_size: int, width: int) -> TrailerColumns:
-    """Columns of so many pages."""
+    """Return the number of columns of a number of pages."""
     return TrailerColumns(page_size, width, num_pages * width)
 
 
 @dataclass(frozen=True, slots=True)
 class ConvLayout:
-    """One step's packed rows: which inputs came before each position, and which are kept.
+    """One step's packed rows: which inputs precede each position, and which inputs are stored.
 
     Attributes:
-        history: Columns that are read, of what came before each row.
-        sources: (width - 1, positions): for 1, 2, ... positions before each, the place of the
-            input among `history` and, behind it, the packed inputs.
-        written: Places of the packed inputs that are kept.
-        columns: And where.
+        history: Columns of earlier inputs, before each row.
+        sources: (width - 1, positions): for 1, 2, ... positions before each position, the index of
+            the input in `history` followed by the packed inputs.
+        written: Indices of the packed inputs that are stored.
+        columns: Columns in which they are stored.
     """
 
     history: Int64
@@ -72,7 +72,7 @@ def lay_out_conv(
     Args:
         spans: Positions [start, stop) that each row runs, at least one each.
         tables: Pages of each row, exactly those that cover [0, stop).
-        columns: Where inputs are kept.
+        columns: Columns of the model's pages.
     """
     width, size = columns.width, columns.page_size
     flat = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))

@@ -1,8 +1,8 @@
 """The core: the operations that every backend implements. Knows no model and no backend.
 
-Everything else that models call is composed of these, until a backend fuses it (`protocol.py`).
-What is plain arithmetic (`+`, `*`, `**`, `@`, comparisons, slicing, `.reshape`, `.shape`) is
-written on the arrays themselves, because torch and mlx agree on it.
+All other operations that models call are composed of these, unless a backend fuses them
+(`protocol.py`). Plain arithmetic (`+`, `*`, `**`, `@`, comparisons, slicing, `.reshape`, `.shape`)
+is written on the arrays themselves, because torch and mlx agree on it.
 
 Layouts: sequences are (..., tokens, channels); convolutions are (batch, channels, time), with
 weights as the checkpoint has them, (out, in / groups, kernel).
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 # A torch.Tensor or an mlx.core.array. Opaque on purpose: naming either type here would tie every
-# model to one backend, and a type variable on each function would say nothing more.
+# model to one backend, and a type variable on each function would add no information.
 Array: TypeAlias = Any
 Weights: TypeAlias = Mapping[str, Array]
 # alpha and beta of a Snake; weight and bias of a convolution.
@@ -28,14 +28,14 @@ Conv: TypeAlias = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """What one attention layer computes, apart from its weights.
+    """Parameters of one attention layer, apart from its weights.
 
     Attributes:
         num_heads: Query heads.
         num_kv_heads: Key and value heads; queries share them in consecutive groups.
         head_dim: Width of one head. Scores are scaled by head_dim ** -0.5.
         rope_theta: Base of the rotary embedding (half-rotation layout), or None for no rotation.
-        norm_eps: Epsilon of the RMS norm over each query and key head, where there is one.
+        norm_eps: Epsilon of the RMS norm over each query and key head, if there is one.
     """
 
     num_heads: int
@@ -46,7 +46,7 @@ class AttentionSpec:
 
 
 class AttentionContext(Protocol):
-    """Which keys each query sees and where they are kept. Made by the backend, opaque to models.
+    """Which keys each query sees, and where they are stored. Made by the backend, opaque to models.
 
     There are three: dense (no cache), scratch (a short cache of one step, for a head that loops
     inside a frame) and paged (the engine's KV pages, read through block tables).
@@ -57,18 +57,18 @@ class ScratchContext(AttentionContext, Protocol):
     """A short KV cache that lives for one step."""
 
     def advance(self, num_tokens: int) -> None:
-        """Say that the next call of attention starts `num_tokens` later."""
+        """Move the position of the next call of attention by `num_tokens`."""
         ...
 
 
 class CoreOps(Protocol):
-    """What a backend cannot do without, on one device in one dtype."""
+    """Operations that every backend implements, on one device in one dtype."""
 
-    # -- making and moving -------------------------------------------------------------------
+    # -- creating and moving -----------------------------------------------------------------
     def array(self, values: npt.ArrayLike, *, wide: bool = False) -> Array:
         """Copy numbers to the device.
 
-        Integers become int64, floats the dtype of the weights, or float32 where it is `wide`.
+        Integers become int64; floats get the dtype of the weights, or float32 if `wide`.
         """
         ...
 
@@ -77,11 +77,11 @@ class CoreOps(Protocol):
         ...
 
     def cast(self, x: Array, like: Array | None = None) -> Array:
-        """The same numbers in the dtype of `like`, or in float32."""
+        """Cast to the dtype of `like`, or to float32."""
         ...
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
-        """Join along an axis that exists."""
+        """Join along an existing axis."""
         ...
 
     def transpose(self, x: Array, axes: Sequence[int]) -> Array:
@@ -89,11 +89,11 @@ class CoreOps(Protocol):
         ...
 
     def take(self, x: Array, index: Array) -> Array:
-        """Rows of `x` (rows, width): shape (*index.shape, width). Embeds ids."""
+        """Take rows of `x` (rows, width): (*index.shape, width). Embeds ids."""
         ...
 
     def where(self, mask: Array, x: Array, other: float) -> Array:
-        """`x` where the mask, which broadcasts to it, is true; elsewhere a number."""
+        """Return `x` where the mask, which broadcasts to it, is true, and a number elsewhere."""
         ...
 
     # -- arithmetic --------------------------------------------------------------------------
@@ -101,19 +101,19 @@ class CoreOps(Protocol):
     def exp(self, x: Array) -> Array: ...
     def sin(self, x: Array) -> Array: ...
     def gelu(self, x: Array) -> Array:
-        """The exact form, with erf."""
+        """Compute the exact form, with erf."""
         ...
 
     def softmax(self, x: Array) -> Array:
-        """Over the last axis."""
+        """Compute it over the last axis."""
         ...
 
     def sum(self, x: Array, axis: int) -> Array:
-        """Sum over one axis, which goes."""
+        """Sum over one axis, which is removed."""
         ...
 
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """X @ weight.T + bias over the last axis; weight is (out, in)."""
+        """Compute x @ weight.T + bias over the last axis; weight is (out, in)."""
         ...
 
     def conv1d(
@@ -126,17 +126,17 @@ class CoreOps(Protocol):
         dilation: int = 1,
         groups: int = 1,
     ) -> Array:
-        """Plain convolution without padding."""
+        """Convolve without padding."""
         ...
 
     def nearest(self, x: Array, codebook: Array) -> Array:
-        """Index of the nearest row of `codebook` (codes, dim) for each row of `x` (..., dim).
+        """Find the nearest row of `codebook` (codes, dim) for `x` (..., dim): (...) int64.
 
-        Euclidean distance in float32; the first index wins a tie.
+        Uses the Euclidean distance in float32; the first index wins a tie.
         """
         ...
 
-    # -- attention, and what else sees earlier positions -------------------------------------
+    # -- attention and other operations over earlier positions -------------------------------
     def dense_context(
         self,
         batch: int,
@@ -145,17 +145,17 @@ class CoreOps(Protocol):
         causal: bool = True,
         key_lengths: Array | npt.NDArray[np.int64] | None = None,
     ) -> AttentionContext:
-        """Attention without a cache over (batch, length, channels), positions from 0.
+        """Return attention without a cache over (batch, length, channels), positions from 0.
 
-        `key_lengths` (batch,) hides the keys past each row's length, which is at least 1. Where it
-        is on the device, nothing else depends on its values: such attention can be recorded.
+        `key_lengths` (batch,), at least 1 each, hides the keys after each row's length. If it is on
+        the device, only the mask depends on its values, so that such attention can be recorded.
         """
         ...
 
     def scratch_context(
         self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
     ) -> ScratchContext:
-        """Causal attention with a cache of `capacity` positions, empty at first."""
+        """Return causal attention with an initially empty cache of `capacity` positions."""
         ...
 
     def attention(
@@ -170,15 +170,15 @@ class CoreOps(Protocol):
         q_norm: Array | None = None,
         k_norm: Array | None = None,
     ) -> Array:
-        """Normalise and rotate queries and keys, write keys and values, attend.
+        """Normalize and rotate queries and keys, write keys and values, and attend.
 
         Args:
-            q: (..., tokens, num_heads * head_dim), straight from its projection.
+            q: (..., tokens, num_heads * head_dim), directly from its projection.
             k: (..., tokens, num_kv_heads * head_dim).
             v: The same shape as `k`.
             spec: Heads, widths and rotation.
-            context: Which keys are visible, and the cache that is read and written.
-            layer: Which layer's cache.
+            context: Context that determines the visible keys, and has the cache.
+            layer: Index of the layer's cache.
             q_norm: (head_dim,) weight of the norm over each query head, if the model has one.
             k_norm: The same for keys.
 
@@ -190,14 +190,14 @@ class CoreOps(Protocol):
     def short_conv(
         self, x: Array, weight: Array, *, context: AttentionContext, layer: int
     ) -> Array:
-        """Depthwise causal convolution over positions, zeros before the first; keeps its inputs.
+        """Compute a depthwise causal convolution over positions, zeros before 0; store its inputs.
 
         Args:
-            x: (positions, channels), packed as attention has them, or (..., length, channels) with
-                a dense context.
+            x: (positions, channels), packed as for attention, or (..., length, channels) with a
+                dense context.
             weight: (channels, width).
-            context: That of attention in the same step.
-            layer: Which of the model's short convolutions, counted from 0.
+            context: The context of attention in the same step.
+            layer: Index among the model's short convolutions, from 0.
 
         Returns:
             Like `x`: sum over j of weight[:, j] * x[p - width + 1 + j], summed in float32.

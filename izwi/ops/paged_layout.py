@@ -1,9 +1,9 @@
-"""Where the rows of one step lie in the pages: host arithmetic, the same for every backend.
+"""Layout of the rows of one step in pages: host arithmetic, the same for every backend.
 
-Rows of one step are packed end to end. Rows of one new position (decodes) and rows of several
+Rows of one step are packed without gaps. Rows of one new position (decodes) and rows of several
 (prompts) attend in two groups, so that a prompt does not pad every decode to its length.
 
-Only the small arrays are made here, in as many numpy calls for 512 rows as for one; a backend
+Only small arrays are computed here, with as many numpy calls for 512 rows as for one; a backend
 expands block tables to slots and masks on its device.
 """
 
@@ -20,7 +20,7 @@ Int64 = npt.NDArray[np.int64]
 
 KEY_BLOCK = 64
 QUERY_BLOCK = 4
-# Numbers of keys, modulo 512, whose sums are cut otherwise than those of their neighbours.
+# Numbers of keys, modulo 512, whose sums are split differently from those of their neighbours.
 _ODD_KEYS = (256, 320)
 
 
@@ -32,11 +32,11 @@ class GroupLayout:
         num_keys: Keys that every row is padded to, whole blocks of KEY_BLOCK.
         tables: (rows, pages) pages of each row, padded with page 0; they cover `num_keys`.
         stops: (rows,) keys of each row that exist.
-        queries: (rows, longest) position of each query; 0 for a padded one, which so sees key 0
-            and has a softmax over something.
-        tokens: (rows, longest) places of the queries in the packed array, or None if that is one
-            query a row and every row of the step.
-        used: Places in the flattened `tokens` that are real, or None if all are.
+        queries: (rows, longest) position of each query; 0 for padding, which thus sees key 0 and
+            has a valid softmax.
+        tokens: (rows, longest) indices of the queries in the packed array, or None if the group has
+            all rows of the step with one query each.
+        used: Indices in the flattened `tokens` that are not padding, or None if all are.
     """
 
     num_keys: int
@@ -49,11 +49,11 @@ class GroupLayout:
 
 @dataclass(frozen=True, slots=True)
 class PagedLayout:
-    """One step.
+    """Layout of one step.
 
     Attributes:
         positions: (tokens,) position of each packed token in its sequence.
-        written: (tokens,) slot that each token's key and value go to.
+        written: (tokens,) slot of each token's key and value.
         groups: One or two, the decodes first.
     """
 

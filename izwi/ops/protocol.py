@@ -1,12 +1,12 @@
-"""The operations that models are written over: the core, and what is composed of it.
+"""The operations that models are written over: the core, and compositions of it.
 
-A model is functions over a mapping of weights and this table. What the table hides is what a
-backend must be free to fuse or to keep in place: KV writes, convolution state, attention.
+A model is functions of a mapping of weights and of these operations. They hide what a backend may
+fuse or keep in place: KV writes, convolution state, attention.
 
-A backend subclasses `Ops` and implements the twenty methods of `core.py`. It has all others from
-`arithmetic.py`, `sound.py` and `attention.py`, each as a composition of the core, and overrides
-those for which its device has something faster (ADR 25). Calling one is a plain method call
-either way.
+A backend subclasses `Ops` and implements the twenty methods of `core.py`. It inherits all others
+from `arithmetic.py`, `sound.py` and `attention.py`, as compositions of the core, and overrides
+those for which its device has a faster implementation (ADR 25). Calls are plain method calls either
+way.
 
 Layouts: sequences are (..., tokens, channels); convolutions are (batch, channels, time), with
 weights as the checkpoint has them, (out, in / groups, kernel).

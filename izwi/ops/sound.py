@@ -1,4 +1,4 @@
-"""What codecs and audio encoders need, composed of the core until a backend has better."""
+"""Operations of codecs and audio encoders: compositions of the core that a backend may replace."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from izwi.ops.core import Array, AttentionContext, Conv, Snake
 
 
 class SoundOps(ArithmeticOps, Protocol):
-    """Convolutions of streams and of pictures, and spectra. (batch, channels, time)."""
+    """Convolutions of streams and images, and spectra, over (batch, channels, time)."""
 
     def snake(self, x: Array, alpha: Array, beta: Array) -> Array:
-        """SnakeBeta per channel: x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9)."""
+        """Compute SnakeBeta per channel: x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9)."""
         wave = self.sin(x * self.exp(alpha).reshape(-1, 1))
         return x + (1.0 / (self.exp(beta) + 1e-9)).reshape(-1, 1) * (wave * wave)
 
@@ -29,11 +29,11 @@ class SoundOps(ArithmeticOps, Protocol):
         groups: int = 1,
         snake: Snake | None = None,
     ) -> tuple[Array, Array]:
-        """Convolve a stream: `state` holds the (kernel - 1) * dilation columns before `x`.
+        """Convolve a stream: `state` has the (kernel - 1) * dilation columns before `x`.
 
-        Zeros as state are the start of a stream. With `snake`, its alpha and beta, `x` goes
-        through Snake first, and the state is of what comes out. Returns the output, as long as
-        `x`, and the state for the next call.
+        Zeros as state are the start of a stream. With `snake`, its alpha and beta, `x` goes through
+        Snake first, and the state has the columns after Snake. Returns the output, as long as `x`,
+        and the state for the next call.
         """
         x = x if snake is None else self.snake(x, *snake)
         past = state.shape[-1]
@@ -53,7 +53,7 @@ class SoundOps(ArithmeticOps, Protocol):
     ) -> tuple[Array, Array]:
         """Upsample a stream; weight is (in, out, kernel) with kernel stride or 2 * stride.
 
-        `state` holds the input column before `x`, or no column where kernel equals stride;
+        `state` has the input column before `x`, or no column if the kernel equals the stride;
         `snake` as in `causal_conv1d`. Returns (batch, out, time * stride) and the state for the
         next call.
         """
@@ -61,7 +61,7 @@ class SoundOps(ArithmeticOps, Protocol):
         channels, outputs, taps = weight.shape
         past, time = state.shape[-1], x.shape[-1]
         joined = self.concat([state, x], -1) if past else x
-        # each column of the output sees one or two of the input: as many convolutions as `stride`
+        # each column of the output depends on one or two of the input: `stride` convolutions
         reach = weight.reshape(channels, outputs, taps // stride, stride)
         latest_last = [reach[:, :, back : back + 1] for back in reversed(range(taps // stride))]
         each = self.transpose(self.concat(latest_last, 2), (1, 3, 0, 2))
@@ -80,17 +80,17 @@ class SoundOps(ArithmeticOps, Protocol):
         *,
         dilation: int,
     ) -> tuple[Array, Array]:
-        """A stream of x + conv(snake(causal_conv(snake(x)))).
+        """Compute a stream of x + conv(snake(causal_conv(snake(x)))).
 
         Args:
             x: (batch, channels, time).
             snakes: alpha and beta of the Snakes before the first and the second convolution.
             convs: Weight and bias of the causal convolution and of the one with a kernel of 1.
-            state: Of the causal convolution, with its Snake; see `causal_conv1d`.
-            dilation: Of the causal convolution.
+            state: State of the causal convolution with its Snake; see `causal_conv1d`.
+            dilation: Dilation of the causal convolution.
 
         Returns:
-            Like `x`, and the state for the next call.
+            An array like `x`, and the state for the next call.
         """
         y, after = self.causal_conv1d(x, *convs[0], state, dilation=dilation, snake=snakes[0])
         return x + self.conv1d(self.snake(y, *snakes[1]), *convs[1]), after
@@ -98,13 +98,13 @@ class SoundOps(ArithmeticOps, Protocol):
     def gated_short_conv(
         self, projected: Array, weight: Array, *, context: AttentionContext, layer: int
     ) -> Array:
-        """The operator of LFM2: a short convolution whose input and output are gated.
+        """Compute the operator of LFM2: a short convolution with gated input and output.
 
         Args:
             projected: (positions, 3 * channels): gate of the input, gate of the output, input.
-            weight: (channels, width) of the convolution.
-            context: That of attention in the same step.
-            layer: Which of the model's short convolutions.
+            weight: (channels, width), weight of the convolution.
+            context: The context of attention in the same step.
+            layer: Index among the model's short convolutions.
 
         Returns:
             (positions, channels).
@@ -123,7 +123,7 @@ class SoundOps(ArithmeticOps, Protocol):
         padding: int,
         groups: int = 1,
     ) -> Array:
-        """Plain convolution of (batch, channels, height, width)."""
+        """Convolve (batch, channels, height, width) without padding."""
         batch, channels, height, width = x.shape
         outputs, _, taps, _ = weight.shape
         edge = self.cast(self.zeros((batch, channels, padding, width)), x)
@@ -141,9 +141,9 @@ class SoundOps(ArithmeticOps, Protocol):
         """Turn hidden states into windowed frames of samples, ready for overlap-add.
 
         A projection gives log magnitudes and angles (radians) of each frame's spectrum, which is
-        transformed back and multiplied by a periodic Hann window. All of it is float32 whatever
-        the dtype of `x`: an angle of some turns has no bfloat16 that is worth hearing.
-        Source: the inverse STFT head of Vocos (Siuzdak 2023), without its bound on magnitudes.
+        transformed back and multiplied by a periodic Hann window. All of it is float32 for any
+        dtype of `x`, because bfloat16 is too coarse for angles of several turns. Source: the
+        inverse STFT head of Vocos (Siuzdak 2023), without its bound on magnitudes.
 
         Args:
             x: (..., in).
@@ -170,6 +170,6 @@ class SoundOps(ArithmeticOps, Protocol):
 
 
 def cosine(ops: ArithmeticOps, x: Array) -> Array:
-    """Cosine of radians; the sine of x + pi / 2 would round large angles once more."""
+    """Compute the cosine of radians; the sine of x + pi / 2 would round large angles twice."""
     half = ops.sin(0.5 * x)
     return 1.0 - 2.0 * (half * half)

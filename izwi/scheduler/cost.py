@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 SAMPLE_WINDOW = 128
 REFIT_STEPS = 64
-# Residuals beyond so many robust standard deviations weigh no more than one at that distance.
+# Residuals beyond this many robust standard deviations have the weight of one at that distance.
 HUBER = 3.0
 # A step that took this many times longer or shorter than predicted is set aside ...
 DOUBT = 2.5
-# ... until so many in a row with the same parts agree: then their prices have changed.
+# ... until this many in a row with the same parts agree, which means that prices have changed.
 AGREEING = 3
 # Lower limit of a robust standard deviation, as a share of the mean step: clocks are coarse.
 LEAST_SPREAD = 1e-3
 
 
 class StepWork(NamedTuple):
-    """What one step runs, as counts.
+    """The work of one step, as counts.
 
     Attributes:
         decode_rows: Rows of one position.

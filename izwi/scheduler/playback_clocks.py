@@ -1,4 +1,4 @@
-"""Playback clocks: what was played of each answer, and when it underruns. No tensors.
+"""Playback clocks: how much of each answer was played, and when it underruns. No tensors.
 
 Requests of one listener (the pieces of one text) play one after the other, so they share a clock. A
 piece is due when those before it have been played: audio of a later piece does not prevent a gap in
@@ -173,10 +173,10 @@ def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
 
 
 def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int:
-    """Return the frames of the chunk of which so many were planned.
+    """Return the size of a chunk for which `frames` frames were planned.
 
-    The rest before an end is shorter than its chunk. The end may be a prediction, and if it does
-    not come, the rest must wait for the whole chunk.
+    The last chunk before an end is shorter. The end may be a prediction, and if it was wrong, its
+    frames must wait for a whole chunk.
     """
     ends = sequence.status.ended or sequence.pending.ends
     return next_chunk(sequence, ramp) if ends else frames
@@ -191,8 +191,8 @@ def pending_sound(
         sequence: A stream.
         num_frames: Frames that it has then.
         ramp: Frames of a stream's first, second, ... chunk of audio.
-        dry: No frame follows soon and its listener is about to hear a gap, so that its next chunk
-            is what its frames fill.
+        dry: No frame follows soon and playback is about to underrun, so that the next chunk is as
+            long as its frames allow.
     """
     tracks = sequence.tracks
     frames = num_frames - sequence.sound.num_vocoded - sequence.pending.frames

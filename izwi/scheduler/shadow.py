@@ -11,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Difference(NamedTuple):
-    """How far two plans are apart, as counts. All zero: they do the same in the same order.
+    """Differences of two plans, as counts. All are zero if both do the same in the same order.
 
     Attributes:
         preempt: Sequences that only one of them preempts.
@@ -20,7 +20,7 @@ class Difference(NamedTuple):
         forward: Sequences that have a row in only one of them.
         stretch: Sequences with a row in both, over different positions.
         vocode: Sequences of which they decode different numbers of frames to audio.
-        order: Sequences with a row in both that stand at another place among these.
+        order: Sequences with a row in both at a different index among these.
     """
 
     preempt: int = 0

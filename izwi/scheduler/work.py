@@ -17,7 +17,7 @@ _SAME = Difference()
 
 
 class ModelFacts(Protocol):
-    """What the queues must know of a model."""
+    """Properties of a model that the queues need."""
 
     @property
     def frame_s(self) -> float | None:
@@ -26,7 +26,7 @@ class ModelFacts(Protocol):
 
     @property
     def works_beside(self) -> bool:
-        """Whether audio is made while the next step runs."""
+        """Whether audio is decoded while the next step runs."""
         ...
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -34,20 +34,20 @@ class ModelFacts(Protocol):
         ...
 
     def positions_ready(self, sequence: Sequence) -> int:
-        """Positions whose inputs are known, for a sequence whose text is still written."""
+        """Return how many positions have known inputs, for a sequence with open input."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one step of one model runs.
+    """The work of one step of one model.
 
     Attributes:
         encode: Pieces of audio: a sequence and the piece's index.
-        rebuild: Streams whose codec state is made again from their log, before anything else.
-        forward: Rows of the one forward pass, which comes after the encoders.
-        vocode: Streams whose next chunk of audio, of so many frames, is made after the forward
-            pass, if its frames are there or no frame follows.
+        rebuild: Streams whose codec state is rebuilt from their log first.
+        forward: Rows of the one forward pass, after the encoders.
+        vocode: Streams with the number of frames of their next chunk of audio, decoded after the
+            forward pass if the frames exist or no frame follows.
     """
 
     encode: tuple[tuple[Sequence, int], ...] = ()
@@ -56,7 +56,7 @@ class Work:
     vocode: tuple[tuple[Sequence, int], ...] = ()
 
     def sequences(self) -> Iterable[Sequence]:
-        """Every sequence of the step, once."""
+        """Return the sequences of the step, each once."""
         encoded = [sequence for sequence, _ in self.encode]
         run = [row.sequence for row in self.forward]
         sounding = [sequence for sequence, _ in self.vocode]
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened since the start, for metrics."""
+    """Counters since the start, for metrics."""
 
     steps: int = 0
     preempted: int = 0
@@ -76,7 +76,7 @@ class Counts:
     shadow: Difference = _SAME
 
     def add_shadow(self, name: str, difference: Difference) -> None:
-        """Count what the second policy would have done otherwise in this step."""
+        """Count the differences of the second policy's plan for this step."""
         self.shadow_steps += 1
         self.shadow = add(self.shadow, difference)
         if difference:
