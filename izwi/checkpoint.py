@@ -34,9 +34,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tensor_names(folder: Path) -> set[str]:
-    """Names in a folder's weight files, or in one file; empty where they cannot be read.
+    """Return the names in a folder's weight files, or in one file; empty if they cannot be read.
 
-    Loading reports what is wrong with them.
+    Loading reports the error.
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     single = folder if folder.is_file() else single
@@ -52,10 +52,9 @@ def tensor_names(folder: Path) -> set[str]:
 def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Fill a frozen dataclass from a mapping: each field is a key, and must be there.
 
-    Fields that are dataclasses are filled from the mapping of the same key. A field with a
-    default may be absent: give one only where the published files really leave the key out.
-    Keys that no field names are left alone, since published files carry many. Nothing is converted
-    but whole numbers where a float is asked for, and lists where a tuple is.
+    Fields that are dataclasses are filled from the mapping of the same key. A field with a default
+    may be absent: define one only if published files really omit the key. Other keys are ignored,
+    because published files have many. Only integers are converted to floats, and lists to tuples.
 
     Raises:
         CheckpointError: A key is missing or has a value of the wrong kind; it is named.

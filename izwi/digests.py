@@ -1,7 +1,7 @@
 """Name positions by content: equal keys at equal places mean equal inputs. Pure.
 
-A key is an int of at most 63 bits. Where ids fit, they are the key itself; what comes from audio
-is named by a digest.
+A key is an int of at most 63 bits. Ids that fit are the key itself; positions from audio have a
+digest as key.
 """
 
 from __future__ import annotations

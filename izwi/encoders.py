@@ -1,4 +1,4 @@
-"""Audio encoders: what a model with audio in its prompts implements."""
+"""Protocols of models with audio in their prompts: audio encoders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PaddedEncoder(Protocol):
         ...
 
     def unpadded(self, row: Array, length: int) -> Array:
-        """What `Encodes.encode` gives for a piece so long, out of its row of `encode_padded`."""
+        """Return the result of `Encodes.encode` for a piece of this length, from its padded row."""
         ...
 
 

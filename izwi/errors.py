@@ -106,13 +106,13 @@ class RequestTimeout(InvalidRequest):
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The body is of another type than the endpoint takes."""
+    """The body has a type that the endpoint does not accept."""
 
     code = "unsupported_media_type"
 
 
 class UnsupportedTranslation(InvalidRequest):
-    """The model writes down what it hears, in the language that is spoken."""
+    """The model transcribes in the spoken language and does not translate."""
 
     code = "translation_unsupported"
 

@@ -30,17 +30,17 @@ class Progress:
     total_bytes: int | None = None
 
 
-# Takes a Progress, from any thread. What it raises of ours ends the work that reports.
+# Called with a Progress, from any thread. An IzwiError that it raises stops the download.
 Report = Callable[[Progress], None]
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text has the form org/name, and none of a path that leads elsewhere."""
+    """Return whether a text has the form org/name and is not another path."""
     return _HUB_ID.fullmatch(text) is not None
 
 
 def fetch(hub_id: str, *, offline: bool = False, report: Report | None = None) -> Path:
-    """Fetch what is missing of a checkpoint, and return its folder in the local cache.
+    """Fetch the missing files of a checkpoint, and return its folder in the local cache.
 
     Args:
         hub_id: org/name.

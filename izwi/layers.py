@@ -1,4 +1,4 @@
-"""What the layers of a model keep between steps: the cache specification, one a layer."""
+"""Cache specifications: the state that each layer of a model keeps between steps."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class ConvSpec:
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """What the layers of a model keep in its pages.
+    """The state of all layers of a model in its pages.
 
     Attributes:
-        num_layers: Layers with attention.
-        num_kv_heads: Key and value heads of each.
+        num_layers: Number of layers with attention.
+        num_kv_heads: Key and value heads of each layer.
         head_dim: Width of one head.
-        rope_theta: Base of the rotation that keys are kept in.
-        windows: Of each attention layer, the positions that a query sees; empty: all of them.
-        conv: Short convolutions, or None. Their inputs are kept with the page, see `PagedKV`.
+        rope_theta: Base of the rotary embedding of the stored keys.
+        windows: Number of positions that a query sees, for each attention layer; empty for all.
+        conv: Short convolutions, or None. Their inputs are stored in the page, see `PagedKV`.
     """
 
     num_layers: int

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a line says and the engine does not do any more.
+    """A recorded value that the engine no longer reproduces.
 
     Attributes:
         line: Number of the line, from 1.
         what: "model", "checkpoint", "request", "error", "entries", "reason", "sound" or "text".
-        message: The first difference, in words: what was recorded, and what is now.
+        message: Text of the first difference: the recorded value, and the current one.
     """
 
     line: int
@@ -39,20 +39,19 @@ class Difference:
 def replay(
     engine: Engine, models: Models, lines: Sequence[Line], *, alone: bool = False
 ) -> list[Difference]:
-    """Prepare what was asked anew, run it, and compare.
+    """Prepare and run recorded requests again, and compare their output.
 
-    Entries must be equal. So must the audio, bit for bit in 16-bit samples, on the platform where
-    it was recorded and in whatever batch. Of a request that was aborted, the log is compared as
-    far as it went.
+    Entries must be equal. On the platform of the recording the audio must be equal too, bit for bit
+    in 16-bit samples and in any batch. The log of an aborted request is compared up to its end.
 
     Args:
-        engine: Over the models; nothing else runs in it.
+        engine: An engine with the models; nothing else runs in it.
         models: The same models by name.
-        lines: What was recorded.
+        lines: The recorded lines.
         alone: Run one after the other, not together.
 
     Returns:
-        At most one difference a line, in order.
+        At most one difference for each line, in order.
     """
     runs = [_Run.of(number, line, models) for number, line in enumerate(lines, start=1)]
     for group in [[run] for run in runs] if alone else [runs]:
@@ -108,7 +107,7 @@ class _Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that was recorded is here."""
+        """Whether the output has reached the end of the recorded one."""
         if self.reason is not None or self.line.reason is not Reason.ABORTED:
             return self.reason is not None
         enough = len(self.entries) >= len(self.line.entries)

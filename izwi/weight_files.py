@@ -47,9 +47,9 @@ def read_tensors(
     """Read the tensors that `shapes` names, one by one.
 
     Args:
-        folder: Of a checkpoint, or one safetensors file.
-        shapes: Of every tensor that it has.
-        framework: Of what is read, as safetensors names it: "pt" or "mlx".
+        folder: Folder of a checkpoint, or one safetensors file.
+        shapes: Shape of every tensor of the checkpoint.
+        framework: Array library of the result, as named by safetensors: "pt" or "mlx".
 
     Yields:
         Name and tensor, in the dtype of the file.

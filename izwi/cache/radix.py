@@ -37,7 +37,7 @@ class Match(NamedTuple):
 
     Attributes:
         pages: Whole pages on the device, from the start.
-        num_positions: Positions known, wherever they are.
+        num_positions: Known positions, in any tier.
         copy_from: A page on the device whose first `num_positions % page_size` slots hold the
             positions after the known whole pages: to be copied, never shared. None: no such.
         stored: (index in the sequence, handle) of pages in a lower tier.
@@ -200,12 +200,12 @@ class RadixTree:
     def restore(self, match: Match, pages: Sequence[int]) -> int:
         """Put loaded pages in the place of `match.stored`, in its order, and orphan the handles.
 
-        The tree may have changed since the match: a page whose handle is no longer known stays
-        the caller's alone. So does every page's reference that the caller holds.
+        The tree may have changed since the match: a page whose handle is no longer known is not
+        added. The caller keeps its own references to all pages.
 
         Args:
-            match: What was loaded.
-            pages: One page for each of the first stored ones, held by the caller.
+            match: The match whose stored pages were loaded.
+            pages: Pages of the first stored ones, held by the caller.
 
         Returns:
             Pages newly adopted.
@@ -270,9 +270,9 @@ class RadixTree:
         return edge
 
     def _last_known(self, keys: list[int], pages: Sequence[int]) -> tuple[Edge, int]:
-        """The last of the pages that the tree took from its holder, who needs no comparison.
+        """Return the edge with the last of `pages` in the tree, and the number of pages up to it.
 
-        A page that is in use is never written again, so it still stands for the same prefix.
+        The pages before it need no comparison, because a page in use is never written again.
         """
         size = self._page_size
         for index in range(len(pages) - 1, -1, -1):

@@ -124,7 +124,7 @@ class PageStore:
         return len(self._disk)
 
     def tier_for(self, num_positions: int) -> Tier:
-        """Where a page that is put now goes first. With DROP, do not even read it.
+        """Return the first tier for a page that is evicted now. With DROP, do not even read it.
 
         Args:
             num_positions: Positions that would have to be rebuilt without it.
@@ -216,7 +216,7 @@ class _DiskTier:
     """
 
     def __init__(self, page_bytes: int, capacity: int, folder: Path | None):
-        self.capacity = capacity  # pages; falls to what is there once the disk takes no more
+        self.capacity = capacity  # pages; reduced to those stored once the disk is full
         self._page_bytes, self._folder = page_bytes, folder
         self._file: FileIO | None = None
         self._places: OrderedDict[int, int] = OrderedDict()  # handle to place in the file

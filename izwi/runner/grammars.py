@@ -19,7 +19,7 @@ from izwi.grammar import Grammar, limits
 from izwi.model import SpellsTokens
 from izwi.sequence import Sequence as RequestSequence
 
-# llguidance's name for a grammar that no token can go on with.
+# llguidance's name for a grammar that no token can continue.
 _NOTHING_FOLLOWS = "NoExtensionBias"
 _NO_ANSWER = "the schema or grammar allows no answer"
 
@@ -41,10 +41,10 @@ class _Vocabulary:
 
 
 class Follower(NamedTuple):
-    """What gives the mask of a request's next token.
+    """The source of the mask of a request's next token.
 
     Attributes:
-        matcher: The grammar at its place.
+        matcher: The grammar's matcher in its current state.
         param: As in `izwi.grammar.Grammar`.
     """
 

@@ -117,8 +117,8 @@ class StepBuilder:
 
         Args:
             view: The sequence.
-            limit_s: Leave out work that would make the predicted step longer than this.
-            least_tokens: If not 0, the sequence gets a share despite the limit: so many positions
+            limit_s: Skip work that would make the predicted step longer than this.
+            least_tokens: If not 0, the sequence gets a share despite the limit: this many positions
                 of a prompt, or one piece of audio.
             sound: False leaves the audio that its row makes due to another step.
 

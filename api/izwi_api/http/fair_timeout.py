@@ -41,7 +41,7 @@ class Countdown:
         self._handle = self._loop.call_later(self._tick_s, self._tick)
 
     def allow(self, seconds: float) -> None:
-        """Set the end to so many seconds after the start."""
+        """Set the end to `seconds` counted seconds after the start."""
         self._seconds = seconds
         if self._handle is not None:
             self.stop()

@@ -214,7 +214,7 @@ def _chosen(body: ChatBody) -> list[str]:
 
 
 def _available(body: ChatBody) -> tuple[list[Tool] | None, ToolChoice, str | None]:
-    """Return the functions that the model is told of, whether it calls one, and which it must."""
+    """Return the functions in the prompt, whether one is called, and which one must be called."""
     match body.tool_choice:
         case NamedTool(function=function):
             return body.tools, ToolChoice.REQUIRED, function.name

@@ -146,7 +146,7 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
 def _available(
     body: ResponseBody,
 ) -> tuple[list[FunctionTool] | None, ToolChoice, str | None]:
-    """Return the functions that the model is told of, whether it calls one, and which it must.
+    """Return the functions in the prompt, whether one is called, and which one must be called.
 
     Raises:
         InvalidRequest: `tool_choice` names none of `tools`.

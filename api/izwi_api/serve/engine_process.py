@@ -57,7 +57,7 @@ class _ApiServerConnection:
         live: Ids of its requests that have not ended.
         backpressured: Ids of requests whose readers are behind.
         num_unacknowledged: Messages with chunks that it has not acknowledged.
-        is_behind: There are so many of these that its requests get backpressure.
+        is_behind: It has so many of these that its requests get backpressure.
         load: The figures that were last sent to it.
     """
 

@@ -376,7 +376,7 @@ class _Worker:
                 raise _WorkerLost("its client has left")
             block = np.frombuffer(self._read(size, until_s), "<f4").astype(np.float32, copy=False)
             if not np.isfinite(block).all():
-                raise _WorkerLost("it said what is no number")
+                raise _WorkerLost("it sent samples that are not finite")
             num_bytes += size
             yield block
 

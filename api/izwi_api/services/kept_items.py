@@ -302,7 +302,8 @@ class KeptItems:
             check_same_thread=False,  # the lock admits one thread at a time
         )
         try:
-            # the file need not outlive the machine, and what was forgotten is not to be found in it
+            # the file need not survive a crash of the machine, and deleted items must be
+            # overwritten
             _begin_log(db)
             db.execute("PRAGMA synchronous = OFF")
             db.executescript(f"PRAGMA secure_delete = ON; BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")

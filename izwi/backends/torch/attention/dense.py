@@ -196,7 +196,7 @@ class WindowView:
         self.start = start
         past = window - 1
         offsets = torch.arange(tokens, device=start.device)
-        # key j stands at stream position start - past + j, query i at start + i
+        # key j is at stream position start - past + j, query i at start + i
         j = torch.arange(past + tokens, device=start.device)
         near = (j <= offsets[:, None] + past) & (j > offsets[:, None] + past - window)
         real = start[:, None] - past + j >= 0

@@ -51,8 +51,8 @@ class PlainSlots:
         Args:
             shape: (layers, pages, kv_heads, head_dim).
             page_size: Slots of one page.
-            device: Where.
-            dtype: Of what is written and read.
+            device: Device of the arrays.
+            dtype: Dtype of the keys and values of a step.
         """
         layers, pages, heads, head_dim = shape
         self.page_size, self.device = page_size, device
@@ -93,8 +93,8 @@ class QuantizedSlots:
         Args:
             shape: (layers, pages, kv_heads, head_dim).
             page_size: Slots of one page.
-            device: Where.
-            dtype: Of what is written and read.
+            device: Device of the arrays.
+            dtype: Dtype of the keys and values of a step.
             stored: torch.int8 or torch.float8_e4m3fn.
         """
         layers, pages, heads, head_dim = shape

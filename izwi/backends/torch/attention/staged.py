@@ -51,7 +51,7 @@ class StagedContext:
         places = table_of[:, None] * table_width + keys // page_size
         pages = tables[places.clamp_max(len(tables) - 1)].long()
         seen = (keys <= self._at[:, None]) & here[:, None]
-        # what lies in a slot that is not seen may be a NaN, which a weight of 0 would not undo
+        # slots that are not seen may have a NaN, which a weight of 0 would not remove
         self._slots = torch.where(seen, pages * page_size + keys % page_size, padding)
         self._written = self._slots.gather(1, self._at[:, None])[:, 0]
         self._here = here[:, None, None]

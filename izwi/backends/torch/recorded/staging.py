@@ -98,7 +98,7 @@ class StagedPositions:
             together: Rows of a sequence share one page table, the one that `runs` numbers.
         """
         self._together = together
-        self._tables_there: dict[int, list[int]] = {}  # of rows that stand alone, by place
+        self._tables_there: dict[int, list[int]] = {}  # of rows that share no table, by place
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
             "inputs": (np.int64, (size, num_inputs)),
@@ -341,7 +341,7 @@ class StagedRows(StagedPositions):
         """Fill in the ids emitted in codebook 0, one bit each; bits are only ever added."""
         bits = self.host["seen"]
         count = len(sequences)
-        if not self._penalised[:count].any():  # nothing looks at them
+        if not self._penalised[:count].any():  # they are not used
             self._num_seen[:count] = known
             return
         missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)

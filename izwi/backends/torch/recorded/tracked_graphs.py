@@ -226,7 +226,7 @@ class TrackedDecodeGraphs:
         graph.replay()
         return _part(sequences, entries)
 
-    # -- what is recorded --------------------------------------------------------------------
+    # -- recorded work -----------------------------------------------------------------------
     def _rows(self, count: int) -> _Rows:
         size = self._size(count)
         if size not in self._decodes:
@@ -267,7 +267,7 @@ class TrackedDecodeGraphs:
 
             before = self._last.clone()
             batch.graphs[few_keys, track] = self._recorder.capture(run)
-            self._last.copy_(before)  # it ran for nothing, over what it is to read
+            self._last.copy_(before)  # the capture has overwritten the input of the first replay
         return batch.graphs[few_keys, track]
 
     def _draw_graph(
