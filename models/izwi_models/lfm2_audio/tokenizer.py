@@ -117,5 +117,5 @@ class TextReader:
         return AnswerText("", text)
 
     def close(self) -> AnswerText:
-        """Return what is left: half a character reads U+FFFD."""
+        """Return the rest of the text; an incomplete character becomes U+FFFD."""
         return AnswerText("", self._decoder.decode(b"", final=True))

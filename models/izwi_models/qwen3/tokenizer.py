@@ -31,7 +31,7 @@ Vocabulary = dict[str, int]
 
 
 def _letter_bytes() -> dict[str, int]:
-    """Which byte each letter of a byte-level vocabulary stands for."""
+    """Return the byte of each letter of a byte-level vocabulary."""
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(0x100) if byte not in plain)
     letters = {chr(byte): byte for byte in plain}
@@ -43,7 +43,7 @@ LETTER_BYTES = _letter_bytes()
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token outside the merges. A special one is not part of what is written."""
+    """A token outside the merges. Special tokens are not part of the decoded text."""
 
     index: int
     is_special: bool

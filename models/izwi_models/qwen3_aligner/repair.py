@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
-# So many times in a row that are out of order take a neighbour's; more are spread between both.
+# Up to this many consecutive times out of order take a neighbour's; more are interpolated.
 _FEW = 2
 
 

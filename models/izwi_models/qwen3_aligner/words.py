@@ -65,7 +65,7 @@ def split_words(
 
 
 def _trimmed(text: str, kept: str, start: int, stop: int) -> Word:
-    """The word without the punctuation around it; what is inside counts as its own."""
+    """The word without surrounding punctuation; punctuation inside it is kept."""
     while not _is_kept(text[start]):
         start += 1
     while not _is_kept(text[stop - 1]):
@@ -105,7 +105,7 @@ def _japanese(text: str) -> Iterator[Word]:
         ) from error
     done = 0
     for word in filter(None, map(_kept, nagisa.tagging(text).words)):
-        # what comes out is normalised, so its place is found letter by letter
+        # the output is normalized, so its place in the text is found letter by letter
         start, num_letters = done, 0
         while done < len(text) and num_letters < len(word):
             letters = len(_kept(unicodedata.normalize("NFKC", text[done])))

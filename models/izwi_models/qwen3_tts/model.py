@@ -64,7 +64,7 @@ class Qwen3TTS:
                 codes = PaddedCodes(ops, sound.weights, sound.config)
                 self.padded_encoders[ENCODE_CODES] = codes
 
-    # -- what it is --------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
         """Cache specification of each layer of the talker."""

@@ -74,7 +74,7 @@ class _Voice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A validated input without its text: what all pieces of one speech have in common."""
+    """A validated input without its text, shared by all pieces of one speech request."""
 
     checkpoint: Checkpoint
     ask: SpeechInput
