@@ -73,7 +73,7 @@ async def write_turns(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [[group.create_task(writing.text_of(part)) for part in each] for each in parts]
-    except* Exception as failed:
+    except ExceptionGroup as failed:
         # one error is the cause; the other tasks were cancelled
         raise failed.exceptions[0] from None
     texts: list[list[str] | None] = []

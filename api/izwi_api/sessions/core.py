@@ -10,6 +10,7 @@ A protocol is a `Service`; the transport of its messages is a `Wire`. Knows neit
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -178,12 +179,14 @@ class Session:
             return
         self._is_parting = True
         self._news.set()
-        try:
-            async with asyncio.timeout(FAREWELL_S):
-                await writing
-                await self._wire.close(code, reason)
-        except (ClientLeft, TimeoutError):
-            pass
+
+        async def farewell() -> None:
+            await writing
+            await self._wire.close(code, reason)
+
+        # Not `asyncio.timeout`: after a task group of Python 3.11.2 its timeouts are cancellations.
+        with contextlib.suppress(ClientLeft, TimeoutError):
+            await asyncio.wait_for(farewell(), FAREWELL_S)
 
     async def _read(self, service: Service) -> None:
         """Read messages; a bad one is reported and changes nothing."""
