@@ -87,17 +87,17 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
     conversation, megabyte = Conversation(), "x" * (1 << 20)
     content = [{"type": "input_text", "text": megabyte}]
     for _ in range(4):
-        conversation.add(parse_item({"type": "message", "role": "user", "content": content}))
+        conversation.add(parse_item({"type": "message", "role": "user", "content": content}, WIRE))
     call = {"type": "function_call", "name": "f", "arguments": megabyte}
     with pytest.raises(EventError) as refused:
-        conversation.add(parse_item(call))
+        conversation.add(parse_item(call, WIRE))
     assert refused.value.code == "conversation_too_long"
     assert len(conversation.items) == 4
     # sound whose words come later is taken, and room is made by deleting
-    conversation.add(parse_item({"type": "message", "role": "user", "content": []}))
+    conversation.add(parse_item({"type": "message", "role": "user", "content": []}, WIRE))
     conversation.delete(conversation.items[0].item_id)
     call["arguments"] = megabyte[:-1]
-    conversation.add(parse_item(call))
+    conversation.add(parse_item(call, WIRE))
 
 
 def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:

@@ -469,10 +469,19 @@ def test_a_paused_answer_resumes_when_the_client_commits_or_clears(event):
     assert Resume(0) in turn.tell(event)
 
 
-def test_a_paused_answer_resumes_when_settings_change():
+@pytest.mark.parametrize("detection", [None, ServerVad(interrupt_response=False)])
+def test_a_paused_answer_resumes_when_nothing_can_interrupt_it_any_more(detection):
     turn = answering()
     turn.speak(100)
-    assert turn.tell(Configure(None)) == [Resume(0)]
+    assert turn.tell(Configure(detection)) == [Resume(0)]
+
+
+def test_a_paused_answer_stays_paused_when_the_detector_changes():
+    turn = answering()
+    turn.speak(100)
+    assert turn.tell(Configure(ServerVad(silence_duration_ms=400))) == []
+    turn.be_silent(1000)
+    assert turn.log.count(Resume(0)) == 1
 
 
 # -- any stream of events ------------------------------------------------------------------------
@@ -597,7 +606,8 @@ class Played:
                     self.unheard -= 1
                     self.tell(Transcript(text))
             case "configure", _:
-                self.turn = None
+                if value is None or state.detection is None:
+                    self.turn = None
                 self.tell(Configure(value))  # type: ignore[arg-type]
             case "commit", _:
                 self.tell(Commit(state.now_ms))

@@ -12,18 +12,19 @@ import numpy as np
 from izwi.errors import IzwiError
 from izwi_api.realtime.beside import ResponsesBeside
 from izwi_api.realtime.errors import REFUSALS, EventError
-from izwi_api.realtime.items import Content, Conversation, Item, new_item_id
+from izwi_api.realtime.items import Conversation, Item, new_item_id
 from izwi_api.realtime.listening import InputBuffer, Listener, nothing_heard
 from izwi_api.realtime.making import ResponseMaker, hears_itself, transcription_of
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
-from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
+from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, input_wire
 from izwi_api.realtime.speaker import Speaker
 from izwi_api.realtime.speech_transcriber import SpeechTranscriber
 from izwi_api.realtime.transcript_events import TranscriptEvents
 from izwi_api.realtime.turn_events import (
     Action,
     Clear,
+    Commit,
     CommitInput,
     Configure,
     Create,
@@ -84,7 +85,7 @@ class Dialogue:
         is_ear = isinstance(settings, RealtimeSettings) and hears_itself(services, settings.model)
         rules = Rules(hears_words=hears, answers_words=hears and not is_ear)
         self._state = State(detection_of(settings), rules)
-        self._buffer = InputBuffer(wire_format(settings.audio.input.format))
+        self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
         self._transcriber = SpeechTranscriber(services, self._hear, self._hear_all)
         self._turn_id = ""  # id of the item for the user's current turn
@@ -99,10 +100,8 @@ class Dialogue:
     # -- the client ------------------------------------------------------------------------------
     def configure(self, settings: Settings) -> None:
         """Apply new settings from now on."""
-        before, self.settings = self.settings, settings
-        wire = wire_format(settings.audio.input.format)
-        if wire != wire_format(before.audio.input.format):
-            self._buffer = InputBuffer(wire, self._buffer.end_ms)
+        self.settings = settings
+        self._buffer.convert(input_wire(settings))
         if detection_of(settings) != self._state.detection:
             self._tell(Configure(detection_of(settings)))
 
@@ -143,10 +142,16 @@ class Dialogue:
         """Return whether a response is in progress."""
         return self._state.answer is not None or self.beside.is_responding
 
+    def commit(self) -> None:
+        """Turn the input buffer into an item. Raises EventError if it is too short."""
+        self.tell(Commit(self.end_ms))
+        self._buffer.drop_half_sample()
+
     def clear(self) -> None:
         """Clear the input buffer."""
         self._tell(Clear(self.end_ms))
         self._buffer.drop(self.end_ms)
+        self._buffer.drop_half_sample()
 
     @property
     def end_ms(self) -> int:
@@ -307,7 +312,7 @@ class Dialogue:
         self, start_ms: int, end_ms: int, *, is_silent: bool = False, awaits_words: bool = False
     ) -> None:
         """Turn the audio between two positions into an item."""
-        content = self._heard(start_ms, end_ms)
+        content = self._buffer.content(start_ms, end_ms)
         item = Item("message", self._turn_id or new_item_id(), "user", [content])
         self._turn_id = ""
         if is_silent:
@@ -326,10 +331,6 @@ class Dialogue:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _heard(self, start_ms: int, end_ms: int) -> Content:
-        sound, length_ms = self._buffer.sound(start_ms, end_ms), float(end_ms - start_ms)
-        return Content("input_audio", audio=sound, audio_ms=length_ms, wire=self._buffer.wire)
-
     async def _tell_transcript(
         self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
     ) -> None:
@@ -347,7 +348,7 @@ class Dialogue:
         transcript = self._transcribe(state.turn_ms, state.now_ms)
         transcript.add_done_callback(lambda done: self._hear_prepared(number, done))
         self._prepared[number] = transcript
-        content = self._heard(state.turn_ms, state.now_ms)
+        content = self._buffer.content(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
         self._make(number, [*self.conversation.items, unsaid])

@@ -63,6 +63,10 @@ class InputDecoder:
         self._half = data[size:]
         return self._resampler.write(self._wire.decode(data[:size]))
 
+    def drop_half_sample(self) -> None:
+        """Drop an incomplete sample: the next byte begins another one."""
+        self._half = b""
+
     def finish(self) -> Float32:
         """Return the remaining samples."""
         return self._resampler.finish()

@@ -10,12 +10,9 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-import numpy as np
-
 from izwi.chat import Role
 from izwi.conversation import Answer, Heard, Said, SpokenTurn
 from izwi.engine_client import EngineClient
-from izwi_api.realtime.formats import InputDecoder
 from izwi_api.realtime.items import Content, Item
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.converse import SoundPiece
@@ -82,12 +79,10 @@ def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
 
 
 def _part(part: Content) -> str | Heard | Said | None:
-    if part.kind == "input_audio" and part.audio is not None and part.wire is not None:
-        if part.samples is None:
-            decoder = InputDecoder(part.wire)
-            part.samples = np.concatenate([decoder.write(bytes(part.audio)), decoder.finish()])
-        if len(part.samples) >= _LEAST_SAMPLES:
-            return Heard(part.samples)
+    if part.kind == "input_audio" and part.audio is not None:
+        samples = part.heard()
+        if len(samples) >= _LEAST_SAMPLES:
+            return Heard(samples)
     if part.entries:
         played = played_entries(part)
         return Said(played) if played else None

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
 
 from izwi.arrays import Float32
 from izwi.chat import ChatMessage, Role, ToolCall
 from izwi.conversation import Answer
 from izwi_api.realtime.errors import EventError, describe
-from izwi_api.realtime.formats import WireFormat
+from izwi_api.realtime.formats import InputDecoder, WireFormat
 from izwi_api.realtime.speaking_rate import CHARACTERS_PER_S
 from izwi_api.services.text_shares import cut_text
 
@@ -39,6 +40,7 @@ class Content:
         audio_ms: Duration of the audio.
         played_ms: The part of an answer that was played; None means all of it.
         characters_per_s: Assumed speaking rate, while the audio is not complete.
+        is_transcribed: Whether `text` has what is said; False for audio that a client inserted.
         wire: The format of a user's `audio`.
         samples: The same audio, (n,) float32 at 16 kHz, once a model has processed it.
         entries: The log entries of an answer from a speech-to-speech model.
@@ -52,6 +54,7 @@ class Content:
     played_ms: float | None = None
     characters_per_s: float = CHARACTERS_PER_S
     is_complete: bool = True
+    is_transcribed: bool = True
     wire: WireFormat | None = None
     samples: Float32 | None = None
     entries: Answer = ()
@@ -63,6 +66,15 @@ class Content:
             self.audio += data
         else:
             self.audio = bytearray((self.audio or b"") + data)
+
+    def heard(self) -> Float32:
+        """Return a user's audio as samples at 16 kHz: (n,); none if it is not kept."""
+        if self.samples is None:
+            if self.audio is None or self.wire is None:
+                return np.zeros(0, np.float32)
+            decoder = InputDecoder(self.wire)
+            self.samples = np.concatenate([decoder.write(bytes(self.audio)), decoder.finish()])
+        return self.samples
 
     @property
     def played_text(self) -> str:
@@ -149,8 +161,8 @@ class _OutputIn(_ItemIn, tag="function_call_output"):
     output: _Text
 
 
-def parse_item(value: dict[str, Any]) -> Item:
-    """Parse an item from a client. Raises EventError."""
+def parse_item(value: dict[str, Any], wire: WireFormat) -> Item:
+    """Parse an item from a client, whose audio has this format. Raises EventError."""
     try:
         given = msgspec.convert(value, _MessageIn | _CallIn | _OutputIn)
     except msgspec.ValidationError as error:
@@ -162,7 +174,7 @@ def parse_item(value: dict[str, Any]) -> Item:
     match given:
         case _MessageIn():
             item.role = given.role
-            item.content = [_content_of(part, given.role) for part in given.content]
+            item.content = [_content_of(part, given.role, wire) for part in given.content]
         case _CallIn():
             item.kind, item.name, item.arguments = "function_call", given.name, given.arguments
             item.call_id = given.call_id or f"call_{uuid4().hex[:24]}"
@@ -289,7 +301,7 @@ def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage
     return tuple(messages) or (ChatMessage(Role.USER, ""),)
 
 
-def _content_of(part: _ContentIn, role: str) -> Content:
+def _content_of(part: _ContentIn, role: str, wire: WireFormat) -> Content:
     kind = part.type
     if kind in ("text", "audio"):
         kind = f"output_{kind}" if role == "assistant" else f"input_{kind}"  # type: ignore[assignment]
@@ -302,7 +314,11 @@ def _content_of(part: _ContentIn, role: str) -> Content:
     text = part.transcript if kind.endswith("audio") else part.text
     if kind.endswith("text") and text is None:
         raise EventError("text is missing", "missing_required_parameter", param="item.content")
-    return Content(kind, text or "", part.audio)
+    content = Content(kind, text or "", part.audio)
+    if kind == "input_audio" and part.audio is not None:
+        content.wire, content.audio_ms = wire, wire.duration_ms(len(part.audio))
+        content.is_transcribed = text is not None
+    return content
 
 
 def _part_json(part: Content, *, with_audio: bool) -> dict[str, Any]:

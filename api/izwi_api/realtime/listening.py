@@ -9,8 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.audio.resample import StreamResampler
 from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.formats import HEARD_RATE, InputDecoder, WireFormat
+from izwi_api.realtime.items import Content
 from izwi_api.realtime.settings import Transcription
 from izwi_api.realtime.vad import SpeechFrame, VoiceDetector
 from izwi_api.services.context import Services
@@ -74,21 +76,20 @@ class InputBuffer:
         wire: Format of the client's bytes.
     """
 
-    def __init__(self, wire: WireFormat, start_ms: float = 0.0):
-        """Start at a position; audio before it had another format."""
+    def __init__(self, wire: WireFormat):
         self.wire = wire
         self._decoder = InputDecoder(wire)
         self._detector = VoiceDetector()
         self._bytes = bytearray()
         self._first_byte = 0  # position of the first sample kept
+        self._rest = np.zeros(0, np.float32)  # of audio in an earlier format
         self._samples = _Samples()
         self._first_sample = 0
-        self._before_ms = start_ms
 
     @property
     def end_ms(self) -> int:
         """End of the audio, in ms."""
-        return int(self._before_ms + self.wire.duration_ms(self._first_byte + len(self._bytes)))
+        return int(self.wire.duration_ms(self._end_byte))
 
     def write(self, data: bytes) -> list[SpeechFrame]:
         """Append audio and return its frames. Raises EventError if the buffer is full."""
@@ -100,13 +101,38 @@ class InputBuffer:
                 param="audio",
             )
         self._bytes += data
-        samples = self._decoder.write(data)
+        samples = np.concatenate([self._rest, self._decoder.write(data)])
+        self._rest = self._rest[:0]
         self._samples.append(samples)
         return self._detector.write(samples)
 
     def frame_ms(self, frame: SpeechFrame) -> int:
         """Return the position of a frame's end."""
-        return int(self._before_ms) + frame.end // _SAMPLES_PER_MS
+        return frame.end // _SAMPLES_PER_MS
+
+    def convert(self, wire: WireFormat) -> None:
+        """Take audio in this format from now on; what is there is converted."""
+        if wire == self.wire:
+            return
+        self.drop_half_sample()
+        kept = self.wire.decode(bytes(self._bytes))
+        start_ms = self.wire.duration_ms(self._first_byte)
+        self._rest = np.concatenate([self._rest, self._decoder.finish()])
+        resampler = StreamResampler(self.wire.rate, wire.rate)
+        samples = np.concatenate([resampler.write(kept), resampler.finish()])
+        self.wire, self._decoder = wire, InputDecoder(wire)
+        self._first_byte = wire.num_bytes(start_ms)
+        self._bytes = bytearray(wire.encode(samples))
+
+    def drop_half_sample(self) -> None:
+        """Drop an incomplete sample at the end: the client begins anew with the next byte."""
+        self._decoder.drop_half_sample()
+        del self._bytes[len(self._bytes) - len(self._bytes) % self.wire.sample_bytes :]
+
+    def content(self, start_ms: int, end_ms: int) -> Content:
+        """Return the audio between two positions as the content of a message."""
+        sound, duration_ms = self.sound(start_ms, end_ms), float(end_ms - start_ms)
+        return Content("input_audio", audio=sound, audio_ms=duration_ms, wire=self.wire)
 
     def sound(self, start_ms: int, end_ms: int) -> bytes:
         """Return the bytes between two positions, as far as they are kept."""
@@ -138,10 +164,10 @@ class InputBuffer:
         return self._first_byte + len(self._bytes)
 
     def _byte(self, place_ms: int) -> int:
-        return self.wire.num_bytes(place_ms - self._before_ms)
+        return self.wire.num_bytes(place_ms)
 
     def _sample(self, place_ms: int) -> int:
-        place = round((place_ms - self._before_ms) * _SAMPLES_PER_MS) - self._first_sample
+        place = round(place_ms * _SAMPLES_PER_MS) - self._first_sample
         return min(len(self._samples), max(0, place))
 
 

@@ -15,8 +15,10 @@ from izwi.conversation import ConversationInput
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
+from izwi_api.realtime.formats import WireFormat
 from izwi_api.realtime.hearing_models import LiveConversation, spoken_turns
-from izwi_api.realtime.items import Item, chat_messages, parse_item
+from izwi_api.realtime.items import Content, Item, chat_messages, parse_item
+from izwi_api.realtime.listening import Listener
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.response import ResponseSetting
 from izwi_api.realtime.settings import (
@@ -107,6 +109,8 @@ class ResponseMaker:
             if (transcript := self.transcripts.get(item.item_id)) is not None:
                 item.content[0].text = await asyncio.shield(transcript)
                 self.transcripts.pop(item.item_id, None)
+            for part in item.content:
+                await self._transcribe(settings, part)
         voice = None
         if setting.wire is not None:
             name = _voice_model(services)
@@ -117,6 +121,21 @@ class ResponseMaker:
         return await open_spoken_answer(
             services.engine, services.registry, settings.model, ask, voice
         )
+
+    async def _transcribe(self, settings: RealtimeSettings, part: Content) -> None:
+        """Write down audio that the client inserted, the first time that it is needed."""
+        if part.is_transcribed:
+            return
+        setting = transcription_of(self._services, settings)
+        if setting is None:
+            raise ModelNotFound("no model that transcribes is served", param="item.content")
+        listener = Listener(self._services, setting, lambda *_: None)
+        try:
+            listener.feed(part.heard())
+            part.text = await listener.finish()
+        finally:
+            listener.close()
+        part.is_transcribed = True
 
 
 def hears_itself(services: Services, model_name: str) -> bool:
@@ -187,8 +206,26 @@ def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> R
     return changed
 
 
-def response_items(options: ResponseOptions, known: Mapping[str, Item]) -> list[Item] | None:
+def check_tool_choice(settings: RealtimeSettings) -> None:
+    """Check that the functions to call are there. Raises InvalidRequest."""
+    choice, names = settings.tool_choice, [tool.name for tool in settings.tools]
+    if isinstance(choice, FunctionChoice) and choice.name not in names:
+        message = f"tool_choice names a function that is not in tools: {choice.name!r}"
+        raise InvalidRequest(message, param="response.tool_choice")
+    if choice == "required" and not names:
+        message = "tool_choice asks for a call, but there are no tools"
+        raise InvalidRequest(message, param="response.tool_choice")
+
+
+def response_items(
+    options: ResponseOptions, known: Mapping[str, Item], wire: WireFormat
+) -> list[Item] | None:
     """Return the input items of a response, or None to use the conversation.
+
+    Args:
+        options: What the client asked for.
+        known: The items of the conversation, by id.
+        wire: Format of audio in items.
 
     Raises:
         InvalidRequest: An item is invalid, or refers to an unknown item.
@@ -203,7 +240,7 @@ def response_items(options: ResponseOptions, known: Mapping[str, Item]) -> list[
                 raise InvalidRequest("no item has this id", param="response.input.id")
             items.append(item)
         else:
-            items.append(parse_item(value))
+            items.append(parse_item(value, wire))
     return items
 
 

@@ -36,6 +36,7 @@ from izwi_api.realtime.items import parse_item
 from izwi_api.realtime.making import (
     ResponseMaker,
     check_settings,
+    check_tool_choice,
     response_items,
     response_settings,
 )
@@ -44,11 +45,12 @@ from izwi_api.realtime.settings import (
     Settings,
     as_json,
     check_formats,
+    input_wire,
     named,
     updated,
 )
 from izwi_api.realtime.speaker import Speaker
-from izwi_api.realtime.turn_events import Cancel, Commit
+from izwi_api.realtime.turn_events import Cancel
 from izwi_api.services.context import Services
 from izwi_api.services.live_engine import LiveEngine
 from izwi_api.sessions.core import Message, Session
@@ -148,7 +150,7 @@ class RealtimeSession:
             case InputAudioAppend(audio=audio):
                 dialogue.append(audio)
             case InputAudioCommit():
-                dialogue.tell(Commit(dialogue.end_ms))
+                dialogue.commit()
             case InputAudioClear():
                 dialogue.clear()
                 self._emit("input_audio_buffer.cleared")
@@ -178,7 +180,7 @@ class RealtimeSession:
         conversation = self._dialogue.conversation
         match event:
             case ItemCreate(item=value, previous_item_id=place):
-                item = parse_item(value)
+                item = parse_item(value, input_wire(self._dialogue.settings))
                 previous = conversation.add(item, place)
                 for kind in ("added", "done"):
                     self._emit(
@@ -206,8 +208,9 @@ class RealtimeSession:
             raise EventError("this session only transcribes", "invalid_event", param="type")
         changed = response_settings(settings, options)
         await check_settings(self._services, changed)
+        check_tool_choice(changed)
         known = {item.item_id: item for item in self._dialogue.conversation.items}
-        items = response_items(options, known)
+        items = response_items(options, known, input_wire(settings))
         setting = self._maker.setting(changed, options)
         if setting.in_conversation:
             self._dialogue.create(changed, setting, items)

@@ -227,6 +227,11 @@ def wire_format(chosen: AudioFormat) -> WireFormat:
     return FORMATS[str(chosen.__struct_config__.tag)]
 
 
+def input_wire(settings: Settings) -> WireFormat:
+    """Return the wire format of the user's audio."""
+    return wire_format(settings.audio.input.format)
+
+
 def check_formats(settings: Settings) -> None:
     """Reject audio formats if tracks carry the audio. Raises InvalidRequest."""
     for place in ("input", "output"):

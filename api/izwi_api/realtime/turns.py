@@ -287,9 +287,13 @@ class _Step:
             self._stop(replace(answer, played_ms=played_ms), "client_cancelled")
 
     def configure(self, detection: Detection | None) -> None:
-        self._set(detection=detection, turn_ms=None, speech=None, heard="", idle_ms=None)
+        if detection is None or self.state.detection is None:
+            self._set(turn_ms=None, speech=None, heard="", idle_ms=None)
+        self._set(detection=detection)
         self._drop_speculation()
-        self._resume()
+        # without a detector, or one that does not interrupt, nothing else would
+        if self.state.speech is None or detection is None or not detection.interrupt_response:
+            self._resume()
 
     # -- the answer ------------------------------------------------------------------------------
     def finish(self, number: int, status: Status) -> None:
