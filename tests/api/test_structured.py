@@ -165,6 +165,31 @@ def test_errors_name_the_field_that_the_caller_wrote(served):
             assert answer.json()["error"]["param"] == param
 
 
+def test_a_response_to_nothing_names_its_input(served):
+    answer = httpx.post(f"{served}/v1/responses", json={"model": "chat", "input": []}, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
+EXPENSIVE = {"type": "string", "pattern": "^(a{900}){900}$"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_whose_schema_becomes_too_expensive_says_so(served, stream):
+    written = {"type": "json_schema", "name": "n", "schema": EXPENSIVE}
+    body = {"model": "chat", "input": "tell me", "text": {"format": written}, "stream": stream}
+    answer = httpx.post(f"{served}/v1/responses", json=body, timeout=60)
+    if not stream:
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["param"] == "text.format"
+    else:
+        last = json.loads(answer.text.strip().split("data: ")[-1])
+        assert last["type"] == "response.failed"
+        error = last["response"]["error"]
+        assert error["code"] == "invalid_prompt"
+    assert "too expensive" in error["message"]
+
+
 def test_a_thought_is_free_and_the_answer_is_not(served, chat):
     answer = ask(
         chat,

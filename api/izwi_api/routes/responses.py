@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.chat import ChatMessage, Role
-from izwi.errors import IzwiError
+from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
@@ -48,7 +48,12 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
     if body.previous_response_id is not None:
         before = await services.responses.messages(key_name(), body.previous_response_id)
     ask = response_input(body, before, secrets.randbits(_SEED_BITS))
-    answer = await open_answer(services.engine, services.registry, body.model, ask)
+    try:
+        answer = await open_answer(services.engine, services.registry, body.model, ask)
+    except InvalidRequest as error:
+        if error.param == "messages":  # what they are called elsewhere
+            error.param = "input"
+        raise
     writer = ResponseWriter(body, f"resp_{uuid4().hex}")
     events = _events(
         answer, writer, services.responses if body.store is not False else None, before
@@ -57,9 +62,8 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
         if body.stream:
             return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
         async with aclosing(events):
-            async for fields in events:
-                if fields["type"] == "response.failed":
-                    raise IzwiError("the engine failed on this request")
+            async for _ in events:
+                pass
     except BaseException:
         answer.abort()  # a generator that was never started does not run its `finally`
         raise
@@ -81,11 +85,14 @@ async def _events(
                 begun = True
                 for fields in writer.grow(delta):
                     yield fields
-    except IzwiError:
-        # Before the first event the error can still be an HTTP status.
-        if not begun:
+    except IzwiError as error:
+        # Before the first event of a stream the error can still be an HTTP status.
+        if not (begun and writer.body.stream):
             raise
-        yield writer.fail("the answer could not be completed")
+        if isinstance(error, InvalidRequest):
+            yield writer.fail(str(error), "invalid_prompt")
+        else:
+            yield writer.fail("the answer could not be completed")
         return
     for fields in () if begun else writer.begin():
         yield fields

@@ -79,10 +79,10 @@ class ResponseWriter:
         }
         yield self._event(f"response.{status}", response=self.response)
 
-    def fail(self, message: str) -> Event:
-        """Return the events for a failure."""
+    def fail(self, message: str, code: str = "server_error") -> Event:
+        """Return the event for a failure; its code is one of OpenAI's."""
         self.response["status"] = "failed"
-        self.response["error"] = {"code": "server_error", "message": message}
+        self.response["error"] = {"code": code, "message": message}
         return self._event("response.failed", response=self.response)
 
     def _event(self, kind: str, **fields: Any) -> Event:
