@@ -250,6 +250,23 @@ async def test_all_sessions_are_ended_at_once(tmp_path):
     await asyncio.gather(*tasks)
 
 
+async def test_a_session_of_no_request_closes_its_connection_when_the_server_stops(tmp_path):
+    sessions, events = OpenSessions(SessionCounts(), None, tmp_path), []
+
+    async def call():
+        try:
+            events.append("open")
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)  # as a farewell over the network
+            events.append("closed")
+
+    sessions.keep(call())
+    await until(lambda: events)
+    await sessions.close()
+    assert events == ["open", "closed"]
+
+
 async def test_a_session_that_is_ended_before_it_runs():
     wire = Wire()
     session = Session(wire, LIMITS)

@@ -12,6 +12,7 @@ from izwi.chat_template import ChatTemplate
 from izwi.errors import InvalidRequest
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
+from izwi_models.qwen3_chat.template import read_template
 from tests.models.tiny_chat import TEMPLATES, write_tokenizer
 
 LIGHTS = {
@@ -140,6 +141,33 @@ def test_without_choice_the_tools_are_left_out(tokenizer):
     ask = ChatInput(messages, tools=json.dumps(tools), tool_choice=ToolChoice.NONE)
     without = template.render(ask, thinks=False, max_chars=9999)
     assert without == template.render(ChatInput(messages), thinks=False, max_chars=9999)
+
+
+@pytest.mark.parametrize("place", ["list", "folder"])
+def test_a_template_for_tools_is_used_for_conversations_with_tools(tmp_path, place):
+    write_tokenizer(tmp_path)
+    templates = {"default": "plain {{ messages[0].content }}", "tool_use": "{{ tools | tojson }}"}
+    config_path = tmp_path / "tokenizer_config.json"
+    config = json.loads(config_path.read_text()) if config_path.exists() else {}
+    if place == "list":
+        named = [{"name": name, "template": text} for name, text in templates.items()]
+        config["chat_template"] = named
+    else:
+        config.pop("chat_template", None)
+        (tmp_path / "chat_template.jinja").write_text(templates["default"])
+        more = tmp_path / "additional_chat_templates"
+        more.mkdir()
+        (more / "tool_use.jinja").write_text(templates["tool_use"])
+    config_path.write_text(json.dumps(config))
+    template = read_template(tmp_path, QwenTokenizer(tmp_path))
+    message = (ChatMessage(Role.USER, "Hi"),)
+
+    def text(**more):
+        return template.render(ChatInput(message, **more), thinks=False, max_chars=9999)
+
+    tools = json.dumps([LIGHTS])
+    assert text() == text(tools=tools, tool_choice=ToolChoice.NONE) == "plain Hi"
+    assert text(tools=tools) == reference(templates["tool_use"], ChatInput(message, tools=tools))
 
 
 def test_arguments_that_are_no_json_go_in_as_they_were_written(tokenizer):

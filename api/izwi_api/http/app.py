@@ -81,7 +81,7 @@ def create_app(
         try:
             yield
         finally:
-            sessions.close()
+            await sessions.close()
             changes.stop()
             await engine.stop()
             decoder.stop()

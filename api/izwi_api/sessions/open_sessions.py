@@ -16,6 +16,8 @@ from izwi_api.sessions.places import Places
 
 # Seconds in which a session usually ends.
 _RETRY_AFTER_S = 30
+# Longest time for closing the connections of sessions that were stopped.
+_CLOSE_S = 5.0
 # Seconds between checks for sessions that another API server was asked to end.
 _LOOK_S = 0.5
 
@@ -160,10 +162,12 @@ class OpenSessions:
             session.end(over)
         await asyncio.gather(*waits)
 
-    def close(self) -> None:
-        """Release all places."""
+    async def close(self) -> None:
+        """Stop the sessions that belong to no request, and release all places."""
         for task in self._tasks:
             task.cancel()
+        if self._tasks:  # they close their connections
+            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
         for places in (self._server, *self._keys.values()):
             places.close()
 

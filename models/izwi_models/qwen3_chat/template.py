@@ -62,7 +62,11 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, tokenizer: QwenTokenizer, source: str | None, names: Mapping[str, str] | None = None
+        self,
+        tokenizer: QwenTokenizer,
+        source: str | None,
+        names: Mapping[str, str] | None = None,
+        with_tools: str | None = None,
     ):
         """Parse the template.
 
@@ -70,12 +74,14 @@ class ChatTemplate:
             tokenizer: The checkpoint's tokenizer.
             source: The template's text; None if the checkpoint has none and so cannot chat.
             names: Tokens that templates refer to by name: bos_token, eos_token and so on.
+            with_tools: The text of another template, for conversations with tools.
 
         Raises:
             ValueError: The template is not valid Jinja.
         """
         self.tokenizer, self._names = tokenizer, dict(names or {})
         self._template = None if source is None else JinjaTemplate(source)
+        self._with_tools = self._template if with_tools is None else JinjaTemplate(with_tools)
         self.thinking = _thinking(source or "", tokenizer)
         self._ids, control = tokenizer.added_tokens, tokenizer.control_tokens
         self._added, self._control = _any_of(self._ids), _any_of(control)
@@ -151,13 +157,14 @@ class ChatTemplate:
 
     def _rendered(self, ask: ChatInput, thinks: bool, max_chars: int) -> tuple[str, str]:
         """Return the text, and the character that splits control tokens that are only text."""
-        if self._template is None:
+        variables = self._variables(ask)
+        template = self._with_tools if variables["tools"] else self._template
+        if template is None:
             raise InvalidRequest(
                 "the model's checkpoint has no chat template, so it cannot chat; "
                 "POST /generate takes text",
                 param="model",
             )
-        variables = self._variables(ask)
         if self.thinking is Thinking.ASKED:
             variables["enable_thinking"] = thinks
         spelled = json.dumps(variables, ensure_ascii=False)
@@ -166,7 +173,7 @@ class ChatTemplate:
             raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
         if self._control.search(spelled):  # JSON does not escape any part of a control token
             variables = _filled(variables, self._control, filler)
-        return self._template.render(variables | self._names, max_chars), filler
+        return template.render(variables | self._names, max_chars), filler
 
     def _variables(self, ask: ChatInput) -> dict[str, Any]:
         tools = (
@@ -183,7 +190,8 @@ class ChatTemplate:
 def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
     """Read a checkpoint's template: chat_template.jinja, or a key of tokenizer_config.json.
 
-    If there are several templates, the one named `default` is used.
+    Of several templates the one named `tool_use` is for conversations with tools, and the one named
+    `default` for others, as in transformers.
 
     Raises:
         CheckpointError: The template is not valid Jinja.
@@ -195,13 +203,17 @@ def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
         source = path.read_text(encoding="utf-8", errors="replace")
     else:
         path = config_path
+    with_tools: object = None
     if isinstance(source, list):
         named = {entry.get("name"): entry.get("template") for entry in source if entry}
-        source = named.get("default")
-    if source is not None and not isinstance(source, str):
+        source, with_tools = named.get("default"), named.get("tool_use")
+    more = folder / "additional_chat_templates" / "tool_use.jinja"
+    if more.is_file():
+        with_tools = more.read_text(encoding="utf-8", errors="replace")
+    if not isinstance(source, str | None) or not isinstance(with_tools, str | None):
         raise CheckpointError(f"{path}: chat_template must be text")
     try:
-        return ChatTemplate(tokenizer, source, _token_names(config))
+        return ChatTemplate(tokenizer, source, _token_names(config), with_tools)
     except ValueError as error:
         raise CheckpointError(f"{path}: the chat_template is {error}") from error
 
