@@ -94,3 +94,35 @@ def test_numbers() -> None:
         "one half",
         "five eighths",
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "spoken"),
+    [
+        (0, "zero"),
+        (13, "thirteen"),
+        (90, "ninety"),
+        (400, "four hundred"),
+        (1_005, "one thousand and five"),
+        (1_100, "one thousand one hundred"),
+        (2_000_017, "two million and seventeen"),
+        (7_000_300_000, "seven billion three hundred thousand"),
+        (
+            999_020_000_000_642,
+            "nine hundred and ninety nine trillion twenty billion six hundred and forty two",
+        ),
+        (10**15, "one zero zero zero zero zero zero zero zero zero zero zero zero zero zero zero"),
+    ],
+)
+def test_cardinals_of_any_length(number: int, spoken: str) -> None:
+    assert cardinal(str(number)) == spoken
+
+
+def test_ordinals() -> None:
+    ordinals = "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh"
+    assert [ordinal(n) for n in range(12)] == ordinals.split()
+    assert [ordinal(n) for n in (12, 15, 20, 21, 30, 99, 1000)] == [
+        *("twelfth", "fifteenth", "twentieth", "twenty first"),
+        *("thirtieth", "ninety ninth", "one thousandth"),
+    ]
+    assert spell_out(f"The {'9' * 40}th.") == f"The {'nine ' * 39}ninth."
