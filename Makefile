@@ -37,7 +37,7 @@ arch: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-# Run all tests, with 20 times as many examples of each property and the newest dependencies; also those of clients, of
+# Run all tests, with 40 times as many examples of each property and the newest dependencies; also those of clients, of
 # WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
@@ -51,12 +51,11 @@ constraints: $(VENV)/.dev
 	$(BIN)/python -m tests.contract.write_constraints build/resolved.json > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
-# Build the wheel, install it in an empty environment, and test speech and transcription there.
+# Build the wheel, install it with what it requires and nothing else, and test speech and transcription there.
 wheel: $(VENV)/.dev
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python -m build --wheel --outdir build/wheel .
-	$(PYTHON) -m venv build/wheel/venv
-	build/wheel/venv/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl
+	$(BIN)/python -m tests.contract.wheel_environment build/wheel/*.whl build/wheel/venv
 	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
 
 # Run the benchmarks that need no GPU. Without one, those over HTTP use the embedded voice.

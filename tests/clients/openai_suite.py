@@ -50,8 +50,8 @@ CACHE = _ROOT / "build" / "openai-sdist"
 # Of the client's own tests those of errors.
 _CHOICE = "(not test_client or error or retr or timeout)"
 # Each test of a resource runs once for each kind of client. The strict one also refuses answers
-# that its types do not allow; a client over aiohttp sends the same requests.
-STRICT = f"{_CHOICE} and not loose and not aiohttp"
+# that its types do not allow; clients of asyncio send the same requests.
+STRICT = f"{_CHOICE} and not loose and not async"
 EVERY_CLIENT = _CHOICE
 # What the environment of this machine must not change: keys and addresses of the SDK, options of
 # pytest, and proxies.

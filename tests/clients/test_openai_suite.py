@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1800)  # two servers and some hundred requests
 @pytest.fixture(
     scope="module",
     params=[STRICT, pytest.param(EVERY_CLIENT, marks=pytest.mark.slow)],
-    ids=["strict clients", "every client"],
+    ids=["strict blocking clients", "every client"],
 )
 def outcomes(request, tmp_path_factory):
     try:
@@ -57,7 +57,7 @@ def test_every_expected_refusal_occurs(outcomes):
 def test_sdk_tests_send_requests_to_the_server(outcomes):
     ours = [outcome for outcome in outcomes if outcome.test.startswith((*RESOURCES, CHAT))]
     passed = [outcome for outcome in ours if outcome.outcome == "passed"]
-    assert len(ours) > 150
+    assert len(ours) > 80
     assert len(passed) > 0.7 * len(ours)
     for outcome in ours:
         if "aiohttp" in outcome.test:  # sends by another way than the one that counts

@@ -2,67 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from izwi_api.client import Audio
-from tests.contract.test_readme import serving
+from tests.api.served import served
 from tests.models.tiny_asr import sound
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+RunScript = Callable[[str], str]
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 # Those of one client, which need no server; each of the others stands alone.
 FIRST = 5
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    home = tmp_path_factory.mktemp("home")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "IZWI_HOME": str(home)}
-
-
-def run(script: str, environment: dict[str, str], folder: Path) -> str:
-    (folder / "example.py").write_text(script)
-    command = [sys.executable, "-W", "error", "example.py"]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_one_client_in_this_process(environment: dict[str, str], tmp_path: Path) -> None:
-    out = run("\n".join(BLOCKS[:FIRST]), environment, tmp_path)
+def test_one_client_in_this_process(run_script: RunScript, tmp_path: Path) -> None:
+    out = run_script("\n".join(BLOCKS[:FIRST]))
     assert out.startswith("24000 (")
     assert "the train leaves at seven in the morning" in out.lower()
     assert {"train.wav", "mine.wav"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_server(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_server(run_script: RunScript, tmp_path: Path) -> None:
     (example,) = [block for block in BLOCKS if "127.0.0.1:8000" in block]
-    with serving(environment) as port:
+    with served(tmp_path) as server:
         imported = "from izwi_api.client import Client\n"
-        out = run(imported + example.replace(":8000", f":{port}"), environment, tmp_path)
+        out = run_script(imported + example.replace(":8000", f":{server.port}"))
     assert "izwi-tiny-tts" in out
 
 
-def test_chat(environment: dict[str, str], tmp_path: Path) -> None:
+def test_chat(run_script: RunScript, tmp_path: Path) -> None:
     """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
     (example,) = [block for block in BLOCKS if "Qwen3-0.6B" in block]
     folder = write_tiny_chat(tmp_path / "Qwen3-0.6B", UNTIED)
     imported = "from izwi_api.client import Client\n"
-    out = run(imported + example.replace("Qwen/Qwen3-0.6B", str(folder)), environment, tmp_path)
+    out = run_script(imported + example.replace("Qwen/Qwen3-0.6B", str(folder)))
     assert re.match(r"(length \d+|stop \d+)\n", out)
 
 
-def test_talk(environment: dict[str, str], tmp_path: Path) -> None:
+def test_talk(run_script: RunScript, tmp_path: Path) -> None:
     (example,) = [block for block in BLOCKS if "LFM2-Audio" in block]
     folder = write_tiny_lfm2_audio(tmp_path / "LFM2-Audio-1.5B", loudness=CALM)
     samples = np.asarray(sound(0.7), np.float32)
@@ -71,15 +54,15 @@ def test_talk(environment: dict[str, str], tmp_path: Path) -> None:
     short = example.replace("LiquidAI/LFM2-Audio-1.5B", str(folder)).replace(
         "seed=1", "seed=1, max_completion_tokens=40"
     )
-    out = run(imported + short, environment, tmp_path)
+    out = run_script(imported + short)
     assert re.search(r" \d\.\d s\n", out)
     assert re.search(r"^ \d+$", out, re.MULTILINE)  # sound without text, in its turn
 
 
-def test_asyncio_and_errors(environment: dict[str, str], tmp_path: Path) -> None:
+def test_asyncio_and_errors(run_script: RunScript, tmp_path: Path) -> None:
     asynchronous, errors = BLOCKS[-2:]
     imported = "from izwi_api.client import Client\n"
-    out = run(asynchronous + imported + errors, environment, tmp_path)
+    out = run_script(asynchronous + imported + errors)
     assert "has no voice 'nobody'" in out
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,33 +112,27 @@ def test_chat_example(environment: dict[str, str], home: Path) -> None:
     assert soundfile.info(home / "sea.wav").duration > 0.3
 
 
-def test_sdk_example(port: int, environment: dict[str, str], home: Path) -> None:
+def test_sdk_example(port: int, run_script: Callable[[str], str]) -> None:
     (example,) = [block for block in blocks("python") if "openai" in block]
-    (home / "example.py").write_text(example.replace(":8000", f":{port}"))
-    done = subprocess.run(
-        [sys.executable, "example.py"], env=environment, cwd=home, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert run_script(example.replace(":8000", f":{port}")).strip()
 
 
-def test_python_example(environment: dict[str, str], home: Path) -> None:
+def test_python_example(run_script: Callable[[str], str]) -> None:
     (example,) = [block for block in blocks("python") if "izwi_api.client" in block]
-    (home / "client.py").write_text(example)
-    command = [sys.executable, "client.py"]
-    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "24000" in done.stdout
+    assert "24000" in run_script(example)
 
 
 @pytest.mark.timeout(900)  # a dozen processes that start one after the other
-def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
+@pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_command_line_examples(
+    port: int, environment: dict[str, str], home: Path, beside: bool
+) -> None:
+    """Beside a server, commands use it; `make wheel` tests commands that load models themselves."""
     examples = [block for block in blocks("bash") if block.startswith("izwi")]
     assert len(examples) == 3
-    # the first ones load models themselves; beside a server, the others use it
-    beside = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
-    out = run(examples[0], port, environment, home)
-    out += "".join(run(example, port, beside, home) for example in examples[1:])
+    if beside:
+        environment = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
+    out = "".join(run(example, port, environment, home) for example in examples)
     assert "izwi-tiny-asr" in out
     assert "The capital of France is Paris." in out
     assert "12 times 7 is 84." in out
@@ -146,15 +140,16 @@ def test_command_line_examples(port: int, environment: dict[str, str], home: Pat
         assert soundfile.info(home / name).duration > 0.3
 
 
-def test_what_is_said_is_written_down_for_every_named_voice() -> None:
+@pytest.mark.parametrize("most", [2, pytest.param(len(NAMED), marks=pytest.mark.slow)])
+def test_what_is_said_is_written_down_for_named_voices(most: int) -> None:
     """The example of two commands, with the models kept loaded: they are these calls."""
     (example,) = re.findall(r'^echo "(.*)" \| izwi say - \| izwi transcribe -$', README, re.M)
     with Client() as client:
         voices = [voice.name for voice in NAMED]
         assert {*voices} <= {voice["name"] for voice in client.voices()}
         heard = {}
-        for voice in voices:
+        for voice in voices[:most]:
             # a short text on stdin is there before the model is, and is said whole
             audio = client.say(f"{example}\n", voice=voice, seed=0)
             heard[voice] = client.transcribe(audio).text
-    assert heard == dict.fromkeys(voices, example)
+    assert heard == dict.fromkeys(voices[:most], example)

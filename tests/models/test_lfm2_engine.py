@@ -113,7 +113,10 @@ class GivenSound:
         return [torch.from_numpy(piece.values) for piece in inputs]
 
 
-@pytest.mark.parametrize("settings_", [{}, {"max_step_tokens": 11, "max_running": 3}])
+@pytest.mark.parametrize(
+    "settings_",
+    [pytest.param({}, marks=pytest.mark.slow), {"max_step_tokens": 11, "max_running": 3}],
+)
 def test_the_engine_draws_the_references_entries(tmp_path, settings_):
     """Both kinds of generation of every golden at once, prompts in chunks among decodes."""
     for is_loud in (True, False):

@@ -137,8 +137,8 @@ def alone(models, requests) -> dict[str, Given]:
     return given_
 
 
-@pytest.mark.timeout(3600)  # at night there are twenty times as many
-@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.timeout(3600)  # at night there are forty times as many
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
     """In any order, at any time, with little memory, and beside requests whose callers leave."""

@@ -114,6 +114,14 @@ SCENES = {
 }
 
 
+# Like others of them: the same is decided, with another sound, echo or noise.
+AT_NIGHT = (
+    *("a long turn", "no, wait", "okay", "right", "overlap with the last words"),
+    *("music behind a question", "babble behind a question", "noise at 10 dB, and stop"),
+    *("echo at -10 dB after 50 ms", "echo at -20 dB after 150 ms", "echo at -20 dB after 400 ms"),
+)
+
+
 async def perform(scene, phone):
     """Play a script."""
     for step in scene.script:

@@ -1,4 +1,4 @@
-"""Barge-in at random times: 200 in each run, more at night. Answers are tones, for speed."""
+"""Barge-in at random times: 80 in each run, more at night. Answers are tones, for speed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from izwi.capability import Capability
@@ -18,6 +18,7 @@ from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
 from izwi_api.services.converse import SoundPiece
 from izwi_api.settings import Settings
+from tests.examples import examples
 from tests.realtime.phone import RATE, Phone, call
 from tests.realtime.test_vad import voice
 from tests.realtime.virtual import run_virtually
@@ -111,11 +112,7 @@ async def converse(disturbances, made):
     return phone
 
 
-@settings(
-    max_examples=max(25, settings.default.max_examples // 4),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(DISTURBANCES)
 def test_interruptions_at_any_time_keep_the_audio_and_history_consistent(monkeypatch, disturbances):
     made = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.realtime.scenes import ASKED, SCENES, Scene, happened, perform
+from tests.realtime.scenes import ASKED, AT_NIGHT, SCENES, Scene, happened, perform
 from tests.realtime.world import World, recorded
 
 DELTA = "conversation.item.input_audio_transcription.delta"
@@ -37,7 +37,13 @@ def undisturbed(world):
     return sound
 
 
-@pytest.mark.parametrize("name", SCENES)
+assert set(AT_NIGHT) < set(SCENES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in AT_NIGHT else name for name in SCENES],
+)
 def test_each_scene_gives_the_expected_events(world, undisturbed, name):
     scene = SCENES[name]
     phone = play(world, scene)
