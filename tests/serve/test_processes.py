@@ -195,6 +195,14 @@ def test_a_second_engine_death_ends_every_stream(server, said):
     listeners = [Listener(server, longer) for _ in range(3)]
     for _ in range(2):
         wait_for(lambda: is_ready(server))
+        # each API server has given its requests to this engine: else its death does not count
+        before = [listener.num_bytes for listener in listeners]
+        wait_for(
+            lambda counts=before: all(
+                listener.num_bytes > count
+                for listener, count in zip(listeners, counts, strict=True)
+            )
+        )
         (engine,) = server.processes("engine")
         os.kill(engine, signal.SIGKILL)
         wait_for(lambda: not is_ready(server))

@@ -1,11 +1,14 @@
 """Compile the kernels for a GPU without one: `python -m tests.backends.torch.compile_kernels`.
 
+With `--every`, every variant.
+
 The interpreter takes what the compiler refuses. So the calls of the models are made on a CPU, with
 every launch replaced by a compilation for compute capability 9.0; one line for each is printed.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -36,6 +39,9 @@ from izwi.ops.protocol import AttentionSpec
 TARGET = GPUTarget("cuda", 90, 32)
 SPEC = AttentionSpec(16, 8, 128, 1e6)
 STORED = (None, torch.int8, torch.float8_e4m3fn, FOUR_BITS)
+# How many rows, unless every variant is compiled: each kernel, and each kind of weights.
+_ROWS = {None: (1, 2, 16, 64), torch.int8: (1, 16, 64), torch.float8_e4m3fn: (1,)}
+_ROWS[FOUR_BITS] = (1, 16)
 _TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
@@ -49,6 +55,7 @@ _TYPES = {
 # Sizes that depend on the requests of a step, and the kernels that are compiled for each number.
 _VARYING = {"rows", "num_rows", "time", "length", "spacing", "start"}
 _EACH_NUMBER = {"few_rows", "few_rows_packed"}
+_compiled: set[str] = set()
 
 
 def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -78,6 +85,10 @@ def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **nam
             signature[parameter.name] = "i32" if isinstance(value, int) else _TYPES[value.dtype]
             if not isinstance(value, int) or (specialised and value % 16 == 0):
                 attributes[place,] = [["tt.divisibility", 16]]
+    key = repr((kernel.__name__, signature, constants, attributes, options))
+    if key in _compiled:
+        return
+    _compiled.add(key)
     source = ASTSource(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=TARGET, options=options)
     size, shared = len(compiled.asm["cubin"]), compiled.metadata.shared
@@ -88,13 +99,13 @@ def array(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
-def products() -> None:
+def products(every: bool) -> None:
     """Products of one to many rows, with weights of every kind."""
     norm, bias = array(256), array(128)
     for stored in STORED:
         weight = array(128, 256)
         kept = weight if stored is None else quantized_weight(weight, stored)
-        for rows in (1, 2, 16, 64):
+        for rows in (1, 2, 16, 64) if every else _ROWS[stored]:
             x = array(rows, 256)
             gated_linear(x, kept, norm=norm, eps=1e-6)
             if stored is None:
@@ -104,7 +115,7 @@ def products() -> None:
             (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
 
 
-def attention() -> None:
+def attention(every: bool) -> None:
     """Decodes with few and with many keys, prompts, and the inner loop of a frame."""
     keys = array(1, 64 * 16 + 1, SPEC.num_kv_heads, SPEC.head_dim)
     cache = DecodeCache(keys, keys.clone(), 16)
@@ -117,7 +128,7 @@ def attention() -> None:
     runs = torch.zeros(rows, dtype=torch.int32)
     pending = PendingNorm(array(rows, 192), 1e-6)
     scratch = ScratchDecode(rows, 16, 1, SPEC, torch.device("cpu"), torch.bfloat16)
-    for norm_of_rows in (None, pending):
+    for norm_of_rows in (None, pending) if every else (pending,):
         for max_keys in (512, 4096):
             context = PagedDecode(cache, *places, max_keys)
             context.attend_fused(0, q, k, v, SPEC, norm, norm, norm_of_rows)
@@ -140,9 +151,9 @@ def convolutions() -> None:
         context.convolve(0, x, array(64, 3), (gate_in, gate_out))
 
 
-def drawing() -> None:
+def drawing(every: bool) -> None:
     """Draws from a large vocabulary."""
-    rows, vocabulary = 2, 151_936
+    rows, vocabulary = 2, 151_936 if every else 40_000
     column, words = torch.ones(rows), -(-vocabulary // 32)
     columns = SamplingColumns(column, column.int(), column, column)
     sampling = RowSampling(
@@ -167,13 +178,14 @@ def activations() -> None:
 
 
 def main() -> None:
+    every = "--every" in sys.argv
     JITFunction.run = compile_launch
     triton_launch._has_dependent_launch = lambda _: True  # type: ignore[assignment]
     with torch.inference_mode():
-        products()
-        attention()
+        products(every)
+        attention(every)
         convolutions()
-        drawing()
+        drawing(every)
         activations()
 
 

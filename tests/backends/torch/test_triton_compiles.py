@@ -15,11 +15,12 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(GPU, reason="the other tests compile what they launch")
-def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), pytest.param(("--every",), marks=pytest.mark.slow)])
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path, more: tuple[str, ...]) -> None:
     # read when triton is imported, so it takes a process of its own
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.backends.torch.compile_kernels"],
+        [sys.executable, "-m", "tests.backends.torch.compile_kernels", *more],
         env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,

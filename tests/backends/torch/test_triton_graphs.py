@@ -44,13 +44,20 @@ CONFIG = EngineConfig(
 )
 
 
-def run(ops: TorchOps, config: EngineConfig = CONFIG) -> tuple[Engine, dict[str, Any]]:
-    """Logs and sound of four requests to two models, of which three run at a time."""
-    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, TorchBackend(ops), config)
+def run(
+    ops: TorchOps,
+    config: EngineConfig = CONFIG,
+    kinds: tuple[type, ...] = (ToySpeech, ToyText),
+    num_requests: int = 4,
+) -> tuple[Engine, dict[str, Any]]:
+    """Logs and sound of some requests to models, of which three run at a time."""
+    models = {"text" if kind is ToyText else "toy": kind(ops) for kind in kinds}
+    engine = Engine(models, TorchBackend(ops), config)
     logs: dict[str, Any] = {}
-    for number in range(4):
-        model = "text" if number % 3 == 2 else "toy"
-        request = toy_request(f"r{number}", 3 + 2 * number, number, 2 + number, model=model)
+    for number in range(num_requests):
+        model = "text" if number % 3 == 2 and ToyText in kinds else "toy"
+        entries = 2 + (number if num_requests > 3 else number % 2)
+        request = toy_request(f"r{number}", 3 + 2 * number, number, entries, model=model)
         logs[request.request_id] = ([], [])
         engine.submit(request)
     while engine.has_work:
@@ -62,18 +69,23 @@ def run(ops: TorchOps, config: EngineConfig = CONFIG) -> tuple[Engine, dict[str,
     return engine, logs
 
 
-@pytest.mark.parametrize("max_running", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_recorded_steps_say_what_plain_steps_say(max_running: int) -> None:
+@pytest.mark.parametrize(
+    ("max_running", "kinds", "num_requests"),
+    [(2, (ToySpeech,), 3), pytest.param(3, (ToySpeech, ToyText), 4, marks=pytest.mark.slow)],
+)
+def test_recorded_steps_say_what_plain_steps_say(
+    max_running: int, kinds: tuple[type, ...], num_requests: int
+) -> None:
     """Three rows are padded to four, here at night and in the test of log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = dataclasses.replace(CONFIG, max_running=max_running)
-    engine, recorded = run(TritonOps(device, torch.float32), config)
+    engine, recorded = run(TritonOps(device, torch.float32), config, kinds, num_requests)
     for worker in engine._workers.values():
         graphs = worker.runner._graphs
         assert graphs is not None
         assert graphs.decodes is not None
         assert graphs.prompts is not None
-    _, plain = run(TorchOps(device, torch.float32), config)
+    _, plain = run(TorchOps(device, torch.float32), config, kinds, num_requests)
     for name, (entries, sound) in plain.items():
         assert recorded[name][0] == entries
         if sound:
@@ -136,7 +148,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
         logprobs: dict[str, list[float]] = {}
         for number, asks in enumerate((True, False, True)):
             name = f"{number}"
-            request = toy_request(name, 7, 1, 2 + number, model="text", logprobs=asks)
+            request = toy_request(name, 7, 1, 2 + number % 2, model="text", logprobs=asks)
             if number:
                 request = replace(request, sampling=SamplingParams(0.9, (0, 100)[number - 1]))
             entries[name], logprobs[name] = [], []
@@ -231,25 +243,28 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors are the interpreter's")
+@pytest.mark.parametrize("kind", [ToySpeech, pytest.param(ToyText, marks=pytest.mark.slow)])
 def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     """What a kernel was to write is whatever lies in memory: ids beyond every table."""
     wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
     monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.draw", wild)
     monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.take_last", lambda *_: None)
     ops = TritonOps("cpu", torch.float32)
-    for model in (ToySpeech(ops), ToyText(ops)):
-        engine = Engine({"m": model}, TorchBackend(ops), CONFIG)
-        runner = engine._workers["m"].runner
-        monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
-        rehearsal = Rehearsal(torch.device("cpu"))
-        decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, None, 64)
-        decodes.warm_up()
-        for batch in (*decodes._decodes.values(), *decodes._draws.values()):
-            assert batch.graphs
-            for variant, (_, entries) in batch.graphs.items():
-                assert not variant.draws or not entries.any()
+    model = kind(ops)
+    # not recorded before: only the rehearsal counts
+    config = dataclasses.replace(CONFIG, graphs=False)
+    engine = Engine({"m": model}, TorchBackend(ops), config)
+    runner = engine._workers["m"].runner
+    monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
+    rehearsal = Rehearsal(torch.device("cpu"))
+    decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, None, 64)
+    decodes.warm_up()
+    for batch in (*decodes._decodes.values(), *decodes._draws.values()):
+        assert batch.graphs
+        for variant, (_, entries) in batch.graphs.items():
+            assert not variant.draws or not entries.any()
 
 
 ODD = {
