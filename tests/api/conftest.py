@@ -468,4 +468,4 @@ def wait_for(condition, seconds=60.0):
     while not condition():
         assert time.monotonic() < until, "waited too long"
         time.sleep(pause_s)
-        pause_s = min(1.3 * pause_s, 0.05)
+        pause_s = min(1.3 * pause_s, 0.02)
