@@ -128,3 +128,14 @@ async def test_a_call_of_a_function_that_is_not_there_is_refused(client, choice)
         await talk.connection.response.create()
         assert (await talk.until("error")).error.param == "response.tool_choice"
     assert "response.created" not in talk.types()
+
+
+async def test_a_voice_that_is_not_there_is_named_where_it_was_written(client):
+    output = {"output": {"voice": "nobody"}}
+    async with talking(client) as talk:
+        await talk.connection.session.update(session={"type": "realtime", "audio": output})
+        error = (await talk.until("error")).error
+        assert (error.code, error.param) == ("voice_not_found", "session.audio.output.voice")
+        await talk.connection.response.create(response={"audio": output})
+        error = (await talk.until("error")).error
+        assert (error.code, error.param) == ("voice_not_found", "response.audio.output.voice")

@@ -12,7 +12,7 @@ import msgspec
 from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice
 from izwi.conversation import ConversationInput
-from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
 from izwi_api.realtime.formats import WireFormat
@@ -186,10 +186,16 @@ async def check_settings(services: Services, settings: Settings) -> None:
             raise InvalidRequest(message, param="session.tools")
     elif settings.audio.output.voice is not None:
         name = _voice_model(services)
-        await find_voice(services, name, settings.audio.output.voice)
+        try:
+            await find_voice(services, name, settings.audio.output.voice)
+        except VoiceNotFound as error:
+            error.param = "session.audio.output.voice"
+            raise
 
 
-def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> RealtimeSettings:
+async def response_settings(
+    services: Services, settings: RealtimeSettings, options: ResponseOptions
+) -> RealtimeSettings:
     """Merge a response's options into the session's settings. Raises InvalidRequest."""
     changes: dict[str, Any] = {}
     for name in ("audio", "instructions", "max_output_tokens", "output_modalities",
@@ -199,14 +205,16 @@ def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> R
             changes[name] = value
     try:
         changed = updated(settings, changes)
+        assert isinstance(changed, RealtimeSettings)
+        await check_settings(services, changed)
     except InvalidRequest as error:
-        param = (error.param or "").replace("session", "response", 1)
-        raise InvalidRequest(str(error), param=param) from error
-    assert isinstance(changed, RealtimeSettings)
+        error.param = (error.param or "").replace("session", "response", 1) or None
+        raise
+    _check_tool_choice(changed)
     return changed
 
 
-def check_tool_choice(settings: RealtimeSettings) -> None:
+def _check_tool_choice(settings: RealtimeSettings) -> None:
     """Check that the functions to call are there. Raises InvalidRequest."""
     choice, names = settings.tool_choice, [tool.name for tool in settings.tools]
     if isinstance(choice, FunctionChoice) and choice.name not in names:

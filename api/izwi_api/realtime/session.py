@@ -36,7 +36,6 @@ from izwi_api.realtime.items import parse_item
 from izwi_api.realtime.making import (
     ResponseMaker,
     check_settings,
-    check_tool_choice,
     response_items,
     response_settings,
 )
@@ -206,9 +205,7 @@ class RealtimeSession:
         settings = self._dialogue.settings
         if not isinstance(settings, RealtimeSettings):
             raise EventError("this session only transcribes", "invalid_event", param="type")
-        changed = response_settings(settings, options)
-        await check_settings(self._services, changed)
-        check_tool_choice(changed)
+        changed = await response_settings(self._services, settings, options)
         known = {item.item_id: item for item in self._dialogue.conversation.items}
         items = response_items(options, known, input_wire(settings))
         setting = self._maker.setting(changed, options)
