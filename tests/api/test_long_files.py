@@ -178,16 +178,16 @@ def test_long_pieces_are_fewer_at_a_time(seconds, monkeypatch):
 async def test_an_hour_takes_no_more_memory_than_minutes(tmp_path, tone_wav):
     model, engine = FakeTranscription(), FakeEngine(step_s=0.0)
     registry = SimpleNamespace(transcription=lambda _: model)
-    content = tone_wav(1200.0, 8_000)
+    content = tone_wav(900.0, 8_000)
     limits = Settings().upload_limits
     tracemalloc.start()
     try:
         with await InProcess(tmp_path).spool(content, 16_000, limits) as sound:
-            assert len(sound) == 1200 * 16_000  # 77 MB
+            assert len(sound) == 900 * 16_000  # 58 MB
             ask = TranscriptionInput(sound, max_new_tokens=4)
             result = await open_transcription(engine, registry, "m", ask)
             await result.finish()
-        assert len(result.segments) == 120
+        assert len(result.segments) == 90
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

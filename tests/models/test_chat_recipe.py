@@ -193,7 +193,7 @@ def test_training_fits_a_batch_and_resumes_from_its_checkpoint(tmp_path):
     trainer.save()
     again = ChatTrainer(tmp_path / "chat", torch.device("cpu"), seed=1)
     assert again.resumed == len(list(again.weights.views()))
-    shares = score(load(tmp_path / "chat", torch.device("cpu")), 2, seed=0).shares()
+    shares = score(load(tmp_path / "chat", torch.device("cpu")), 1, seed=0).shares()
     assert set(shares) == {*KINDS, "all"}
 
 

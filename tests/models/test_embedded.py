@@ -118,7 +118,7 @@ async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
 async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     world: World,
 ) -> None:
-    text = " ".join(SENTENCES * 2)
+    text = " ".join(SENTENCES)
     speech = await open_speech(
         world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
     )
@@ -129,9 +129,9 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
                 frames_at_first_sound = speech.num_frames
             pieces.append(chunk.pcm)
     once = np.concatenate(pieces)
-    assert len(once) > 24000 * 15
+    assert len(once) > 24000 * 7
     assert frames_at_first_sound is not None
-    assert frames_at_first_sound <= speech.num_frames / 5
+    assert frames_at_first_sound <= speech.num_frames / 4
     twice, _ = await world.say(text, voice="basil", seed=5)
     np.testing.assert_array_equal(once, twice)
 
@@ -147,14 +147,14 @@ async def test_what_is_not_plain_english_is_spelled_out_or_refused(world: World)
 EVERYDAY = ("Good morning.", "Hello there.", "Thank you very much.", "Yes.")
 
 
-@pytest.mark.parametrize("num_texts", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_texts", [1, pytest.param(4, marks=pytest.mark.slow)])
 async def test_everyday_utterances_come_back_from_every_named_voice(
     world: World, num_texts: int
 ) -> None:
     """Each voice says so many of them, and all of them are said."""
     wrong = []
     for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
-        for text in (EVERYDAY * 2)[number % 2 :: 4 // num_texts][:num_texts]:
+        for text in (EVERYDAY * 2)[number % 4 :][:num_texts]:
             pcm, _ = await world.say(text, voice=voice, seed=0)
             heard = await world.hear(pcm)
             if bag(heard) != bag(text):
