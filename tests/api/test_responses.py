@@ -174,6 +174,7 @@ def test_failures(world, sdk, stream):
     if stream:
         events = list(sdk.create(model="chat", input="hel\x01lo", stream=True))
         assert events[-1].type == "response.failed"
+        assert [item.status for item in events[-1].response.output] == ["incomplete"]
     else:
         with pytest.raises(openai.InternalServerError):
             sdk.create(model="chat", input="hel\x01lo")

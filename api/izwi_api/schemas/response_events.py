@@ -81,6 +81,8 @@ class ResponseWriter:
 
     def fail(self, message: str, code: str = "server_error") -> Event:
         """Return the event for a failure; its code is one of OpenAI's."""
+        if self._open is not None:
+            self._open["status"] = "incomplete"
         self.response["status"] = "failed"
         self.response["error"] = {"code": code, "message": message}
         return self._event("response.failed", response=self.response)
