@@ -44,7 +44,7 @@ from izwi_models.tiny.recipes.harness import (
 )
 from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_id
 from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
-from izwi_models.tiny.recipes.speech import FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
 
 _PHONES = UNKNOWN_PHONE + 1
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
@@ -56,6 +56,7 @@ _SILENT_MEL = -0.5
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
 _MOST_LEAD = 5  # codec frames of silence before those
+_ABRUPT_ROWS = 0.25  # share that begins in the silence before the first word, or right at it
 _PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
 _LEAST_PAUSE = 2  # labels of silence
 _MOST_SILENCE = 25  # codec frames that an utterance gets for that, at times
@@ -167,6 +168,7 @@ class AsrTrainer:
         tail = (torch.rand(rows, device=device) * (frames - lengths + 1)).long()
         lengths = lengths + tail * (moved & ~cuts.is_cut)
         at = torch.arange(frames * _LABELS, device=device) - _LABELS * lead[:, None]
+        at = at + self._missing_lead(rows, lead)[:, None]
         cut, pause = cut[:, None], _LABELS * gap[:, None]
         inside = (at >= 0) & (at < cuts.labels[:, None] + pause)
         inside = inside & ((at < cut) | (at >= cut + pause))
@@ -182,6 +184,15 @@ class AsrTrainer:
         disturbing = disturbed(to_16k(sound))
         empty = no_speech(silent, disturbing.shape[1], device)
         return torch.cat([empty, disturbing[silent:]]), labels, lengths
+
+    def _missing_lead(self, rows: int, lead: Tensor) -> Tensor:
+        """Draw how much of each utterance's own silence before it is cut away: (rows,) labels.
+
+        Live sessions and trimmed files begin with the first word, while the corpus has 160 ms of
+        silence first.
+        """
+        abrupt = (torch.rand(rows, device=self.device) < _ABRUPT_ROWS) & (lead == 0)
+        return (torch.rand(rows, device=self.device) * (EDGE // LABEL + 1)).long() * abrupt
 
     def _wanted(self, items: Tensor, cuts: Cuts, text_length: int) -> tuple[Tensor, Tensor]:
         """Answers (rows, text_length) and their lengths: no words for rows without speech."""

@@ -37,6 +37,7 @@ _SPOKEN = {
     "Mm-hm.": ("m'mh'Vm", "m'mh'm", "mh'm", "mh'Vm", "m,mh'Vm"),
     "Uh-huh.": ("V'h'V", "Vh'V", "@h'V", "V'hV"),
     "Hmm.": ("h'm", "h'm:", "m'm"),
+    "Yeah.": ("j'Eh", "j'E@"),
     "Huh?": ("h'V", "h'@"),
     "Ah.": ("'A:",),
     "Oh.": ("'oU",),
@@ -111,7 +112,7 @@ def backchannels(number: int, seed: int) -> list[tuple[str, str]]:
         How each is written, and what espeak-ng must be given to say it: phonemes in brackets.
     """
     generator = random.Random(seed)
-    written = generator.choices(list(_SPOKEN), (4, 4, 2, 1, 1, 1, 1), k=number)
+    written = generator.choices(list(_SPOKEN), (4, 4, 2, 2, 1, 1, 1, 1), k=number)
     return [(text, f"[[{generator.choice(_SPOKEN[text])}]]") for text in written]
 
 

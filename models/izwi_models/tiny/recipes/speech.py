@@ -33,7 +33,7 @@ LONGEST_SECONDS = 8.0
 PHONES = Path(__file__).with_name("phones.json")
 UNKNOWN_PHONE = 127
 SILENCE = "_"
-_EDGE = 3840  # samples of silence kept before and after
+EDGE = 3840  # samples of silence kept before and after
 _NAMED_SHARE = 0.35
 _TIMES = {"greta": 4}  # how often a named voice speaks, relative to others: the newest most often
 
@@ -152,16 +152,16 @@ class Espeak:
         first, last = loud[0], loud[-1] + 1
         speech = to_24k(raw[first:last])
         speech *= 0.6 * 32767 / np.abs(speech).max()
-        frames = -(-(len(speech) + 2 * _EDGE) // FRAME)
+        frames = -(-(len(speech) + 2 * EDGE) // FRAME)
         if frames * FRAME > LONGEST_SECONDS * SAMPLE_RATE:
             return None
         samples = np.zeros(frames * FRAME, np.int16)
-        samples[_EDGE : _EDGE + len(speech)] = speech.astype(np.int16)
-        shift = _EDGE / SAMPLE_RATE * 1000 - first / self._rate * 1000
+        samples[EDGE : EDGE + len(speech)] = speech.astype(np.int16)
+        shift = EDGE / SAMPLE_RATE * 1000 - first / self._rate * 1000
         shifted = [(at + shift, name) for at, name in events]
         begins = [(place - 1, at + shift) for place, at in self._words]
         if spoken:
-            begins = [(0, _EDGE / SAMPLE_RATE * 1000)]
+            begins = [(0, EDGE / SAMPLE_RATE * 1000)]
         words = time_words(on_words(text, begins), shifted)
         return Utterance(samples, label_phones(shifted, len(samples) // LABEL, phones), words)
 
