@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
+from num2words import num2words
+
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_BELOW_TWENTY = (
-    *_DIGITS,
-    *("ten", "eleven", "twelve", "thirteen", "fourteen"),
-    *("fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_SCALES = ("thousand", "million", "billion", "trillion")
-_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
 _DENOMINATORS = {2: ("half", "halves"), 4: ("quarter", "quarters")}
 # Longer runs of digits are not quantities: they are read digit by digit.
 _LONGEST_CARDINAL = 15
@@ -34,18 +20,16 @@ def cardinal(number: str) -> str:
     if len(whole) > _LONGEST_CARDINAL or (len(whole) > 1 and whole[0] == "0"):
         words = digits(whole)
     else:
-        words = _in_words(int(whole)) if whole else ""
+        words = _plain(num2words(int(whole))) if whole else ""
     return f"{words} point {digits(decimals)}".strip() if point and decimals else words
 
 
 def ordinal(number: int) -> str:
     """Say a place in an order: 21 is "twenty first"."""
-    before, _, last = cardinal(str(number)).rpartition(" ")
-    if last in _ORDINALS:
-        last = _ORDINALS[last]
-    else:
-        last = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
-    return f"{before} {last}".strip()
+    if len(str(number)) <= _LONGEST_CARDINAL:
+        return _plain(num2words(number, to="ordinal"))
+    before, last = divmod(number, 10)
+    return f"{digits(str(before))} {num2words(last, to='ordinal')}"
 
 
 def year(number: int) -> str:
@@ -85,26 +69,6 @@ def fraction(above: int, below: int) -> str:
     return f"{cardinal(str(above))} {one if above == 1 else many}"
 
 
-def _in_words(number: int) -> str:
-    """Say 0 to 10^15 - 1: 1005 is "one thousand and five"."""
-    if number < 1000:
-        return _below_thousand(number)
-    parts = []
-    for power in range(len(_SCALES), 0, -1):
-        count, number = divmod(number, 1000**power)
-        if count:
-            parts.append(f"{_below_thousand(count)} {_SCALES[power - 1]}")
-    if number:
-        parts.append(f"{'and ' if number < 100 else ''}{_below_thousand(number)}")
-    return " ".join(parts)
-
-
-def _below_thousand(number: int) -> str:
-    hundreds, rest = divmod(number, 100)
-    if hundreds:
-        words = f"{_DIGITS[hundreds]} hundred"
-        return f"{words} and {_below_thousand(rest)}" if rest else words
-    if rest < 20:
-        return _BELOW_TWENTY[rest]
-    tens, ones = divmod(rest, 10)
-    return f"{_TENS[tens - 2]} {_DIGITS[ones]}" if ones else _TENS[tens - 2]
+def _plain(words: str) -> str:
+    """Drop commas and hyphens."""
+    return words.replace(",", "").replace("-", " ")
