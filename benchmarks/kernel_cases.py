@@ -20,7 +20,7 @@ from izwi.backends.torch.triton.attention_decode import (
     ScratchDecode,
     rope_tables,
 )
-from izwi.backends.torch.triton.linear import Tiles
+from izwi.backends.torch.triton.linear_tiles import Tiles
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
 from izwi.ops.attention import divide
@@ -72,11 +72,11 @@ class Product:
         return self.weight_rows * self.inputs * DTYPE.itemsize
 
 
-def _products(sizes: Sizes) -> list[Product]:
+def _products(sizes: Sizes, packed: int = PACKED, attended: int = _ATTENDED) -> list[Product]:
     name, hidden, inner = sizes.name, sizes.hidden, sizes.inner
     return [
-        Product(f"{name} qkv", PACKED, hidden, "norm"),
-        Product(f"{name} o", hidden, _ATTENDED, "residual"),
+        Product(f"{name} qkv", packed, hidden, "norm"),
+        Product(f"{name} o", hidden, attended, "residual"),
         Product(f"{name} gate and up", 2 * inner, hidden, "gate"),
         Product(f"{name} down", hidden, inner, "residual"),
     ]
@@ -102,7 +102,12 @@ _LFM2 = [
     Product("depth down", 1024, 2816, "residual"),
     Product("depth head", 2049, 1024, "norm"),
 ]
-_CHAT = [Product(f"head of {hidden}", 151_936, hidden, "") for hidden in (1024, 2048)]
+# Qwen3-4B and 8B have 32 heads and 8 of keys, of 128 each
+_LARGE_CHAT = [Sizes("chat 4B", 2560, 9728, 300), Sizes("chat 8B", 4096, 12_288, 300)]
+_CHAT = [
+    *(product for sizes in _LARGE_CHAT for product in _products(sizes, 6144, 4096)),
+    *(Product(f"head of {h}", 151_936, h, "") for h in (1024, 2048, 2560, 4096)),
+]
 OTHERS = {"speech": PRODUCTS, "s2s": _LFM2, "chat": _CHAT}
 
 

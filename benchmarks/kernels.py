@@ -3,7 +3,7 @@
 Kernels are timed inside CUDA graphs of many calls, with enough copies of the weights that they do
 not stay in the cache between calls, because in a model other layers run in between. `--tune` tries
 other tile sizes of the matrix products and prints the fastest, for `TILES` in
-izwi/backends/torch/triton/linear.py.
+izwi/backends/torch/triton/linear_tiles.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from izwi.backends.torch.triton import attention_decode as triton_decode
 from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.attention_decode import DecodeTiles
-from izwi.backends.torch.triton.linear import Tiles, bucket_of
+from izwi.backends.torch.triton.linear_tiles import Tiles, bucket_of
 from izwi.config import WEIGHTS
 
 ROWS = (1, 8, 32, 64)
@@ -46,9 +46,10 @@ Row = dict[str, Any]
 # Tile sizes to try, by bucket of rows: outputs, depth, slices, warps, stages.
 _FEW = [(1, 1024, 1, 1), (1, 2048, 1, 2), (2, 1024, 1, 2), (2, 1024, 1, 4), (2, 2048, 1, 4)]
 _FEW += [(4, 512, 1, 2), (4, 1024, 1, 4), (8, 512, 1, 4), (8, 1024, 1, 4), (4, 2048, 1, 8)]
+_FEW += [(1, 4096, 1, 4), (2, 4096, 1, 8)]
 _CUTS = {
     1: [Tiles(*cut, 1) for cut in _FEW],
-    2: [Tiles(*cut, 1) for cut in _FEW[2:-2]],
+    2: [Tiles(*cut, 1) for cut in _FEW[2:-4]],
     16: [
         Tiles(16, 64, 4, 4, 4),
         Tiles(16, 128, 4, 4, 3),
@@ -57,6 +58,13 @@ _CUTS = {
         Tiles(32, 64, 4, 4, 4),
         Tiles(32, 128, 4, 4, 2),
         Tiles(16, 128, 1, 4, 5),
+        Tiles(32, 128, 1, 4, 5),
+        Tiles(32, 256, 1, 4, 3),
+        Tiles(64, 128, 1, 4, 4),
+        Tiles(64, 64, 1, 4, 6),
+        Tiles(128, 64, 1, 8, 4),
+        Tiles(32, 64, 2, 4, 5),
+        Tiles(64, 64, 2, 8, 4),
     ],
     32: [
         Tiles(16, 64, 4, 4, 4),
@@ -64,6 +72,8 @@ _CUTS = {
         Tiles(32, 128, 2, 4, 3),
         Tiles(32, 128, 1, 4, 4),
         Tiles(64, 64, 1, 4, 5),
+        Tiles(64, 128, 1, 4, 4),
+        Tiles(128, 64, 1, 8, 4),
     ],
     64: [
         Tiles(16, 128, 1, 4, 4),

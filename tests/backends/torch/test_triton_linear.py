@@ -10,6 +10,7 @@ from torch.nn import functional
 from izwi.backends.torch.ops import rms_norm
 from izwi.backends.torch.quantized import FOUR_BITS, PackedWeight, quantized_weight
 from izwi.backends.torch.triton import linear as triton_linear
+from izwi.backends.torch.triton import linear_tiles
 from izwi.backends.torch.triton import packed as triton_packed
 from izwi.backends.torch.triton import rows as triton_rows
 from tests.ops.devices import DTYPES, assert_near, normal
@@ -139,14 +140,14 @@ def test_widened_packed_weights(dtype: torch.dtype, inputs: int) -> None:
 
 
 def test_every_cut_gives_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = triton_linear.Tiles
+    tiles = linear_tiles.Tiles
     few = [tiles(1, 16, 1, 1, 1), tiles(8, 64, 1, 2, 1), tiles(2, 256, 1, 4, 1)]
     many = [tiles(16, 16, 1, 4, 2), tiles(16, 32, 2, 2, 3), tiles(32, 16, 8, 8, 2)]
     for rows, cuts in ((2, few), (5, many)):
         case = Case(rows, 40, 128, torch.float32)
         for cut in cuts:
             monkeypatch.setitem(
-                triton_linear.TILES, (triton_linear.bucket_of(rows), 40, 128, False), cut
+                linear_tiles.TILES, (linear_tiles.bucket_of(rows), 40, 128, False), cut
             )
             found = triton_linear.linear(case.x, case.weight, norm=case.norm, eps=EPS)
             assert_near(found, case.product(normed=True), torch.float32)

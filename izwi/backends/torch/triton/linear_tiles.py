@@ -1,0 +1,211 @@
+"""Tile sizes of `linear`, by the size of the weight and the number of rows."""
+
+from __future__ import annotations
+
+# mypy: allow-untyped-calls
+from dataclasses import dataclass
+
+import triton
+
+# Up to this number of rows, products are computed one by one; more use matrix units.
+FEW_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tile sizes of one product.
+
+    Attributes:
+        outputs: Output columns of one program, a power of two.
+        depth: Input columns of one pass of the loop, in each slice; a power of two.
+        slices: Parts of the input that the warps of one program compute in parallel, a power of
+            two; 1 for one or two rows, and if all warps work on one product.
+        warps: Warps of one program.
+        stages: Passes of the loop whose weights are in flight at the same time, above two rows.
+    """
+
+    outputs: int
+    depth: int
+    slices: int
+    warps: int
+    stages: int
+
+
+# The fastest tiles that were measured: (rows, *weight.shape, gated) -> tiles. The rows are the
+# bucket's (see `bucket_of`); two use the tiles of one. `python -m benchmarks.kernels --tune` prints
+# these lines. First those of speech, on an H200.
+TILES: dict[tuple[int, int, int, bool], Tiles] = {
+    (1, 1024, 2048, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 2.1 us
+    (16, 1024, 2048, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 5.3 us
+    (32, 1024, 2048, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 7.0 us
+    (1, 1024, 3072, False): Tiles(outputs=4, depth=2048, slices=1, warps=8, stages=1),  # 2.8 us
+    (16, 1024, 3072, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 6.9 us
+    (32, 1024, 3072, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 8.9 us
+    (1, 2048, 1024, False): Tiles(outputs=2, depth=1024, slices=1, warps=2, stages=1),  # 2.1 us
+    (16, 2048, 1024, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 4.1 us
+    (32, 2048, 1024, False): Tiles(outputs=64, depth=64, slices=1, warps=4, stages=5),  # 5.8 us
+    (1, 2048, 2048, False): Tiles(outputs=1, depth=1024, slices=1, warps=1, stages=1),  # 3.0 us
+    (16, 2048, 2048, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 5.7 us
+    (32, 2048, 2048, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 10.1 us
+    (1, 2048, 6144, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 6.3 us
+    (16, 2048, 6144, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 11.6 us
+    (32, 2048, 6144, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 20.8 us
+    (1, 4096, 1024, False): Tiles(outputs=4, depth=512, slices=1, warps=2, stages=1),  # 3.3 us
+    (16, 4096, 1024, False): Tiles(outputs=16, depth=64, slices=8, warps=8, stages=4),  # 9.7 us
+    (32, 4096, 1024, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 8.5 us
+    (1, 4096, 2048, False): Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),  # 5.8 us
+    (16, 4096, 2048, False): Tiles(outputs=16, depth=64, slices=8, warps=8, stages=4),  # 15.0 us
+    (32, 4096, 2048, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 11.6 us
+    (1, 6144, 1024, True): Tiles(outputs=1, depth=1024, slices=1, warps=1, stages=1),  # 4.7 us
+    (16, 6144, 1024, True): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 8.4 us
+    (32, 6144, 1024, True): Tiles(outputs=64, depth=64, slices=1, warps=4, stages=5),  # 9.7 us
+    (1, 12288, 2048, True): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 14.1 us
+    (16, 12288, 2048, True): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 23.4 us
+    (32, 12288, 2048, True): Tiles(outputs=32, depth=128, slices=2, warps=4, stages=3),  # 25.0 us
+    # LFM2-Audio, and chat models with their heads, on an H100
+    (1, 1024, 1024, False): Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),  # 1.7 us
+    (16, 1024, 1024, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=5),  # 3.8 us
+    (32, 1024, 1024, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 4.5 us
+    (1, 1024, 2816, False): Tiles(outputs=4, depth=2048, slices=1, warps=8, stages=1),  # 3.0 us
+    (16, 1024, 2816, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 6.8 us
+    (32, 1024, 2816, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 9.8 us
+    (1, 1536, 1024, False): Tiles(outputs=2, depth=1024, slices=1, warps=2, stages=1),  # 2.2 us
+    (16, 1536, 1024, False): Tiles(outputs=64, depth=64, slices=1, warps=4, stages=6),  # 5.6 us
+    (32, 1536, 1024, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 5.1 us
+    (1, 2048, 8192, False): Tiles(outputs=1, depth=2048, slices=1, warps=2, stages=1),  # 11.4 us
+    (16, 2048, 8192, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 14.8 us
+    (32, 2048, 8192, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 28.8 us
+    (1, 2049, 1024, False): Tiles(outputs=2, depth=1024, slices=1, warps=2, stages=1),  # 2.6 us
+    (16, 2049, 1024, False): Tiles(outputs=64, depth=64, slices=1, warps=4, stages=6),  # 6.3 us
+    (32, 2049, 1024, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 7.7 us
+    (1, 2560, 4096, False): Tiles(outputs=1, depth=2048, slices=1, warps=2, stages=1),  # 7.1 us
+    (16, 2560, 4096, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 9.7 us
+    (32, 2560, 4096, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 17.5 us
+    (1, 2560, 9728, False): Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),  # 17.0 us
+    (16, 2560, 9728, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 19.9 us
+    (32, 2560, 9728, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 36.3 us
+    (1, 3072, 2048, False): Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),  # 5.2 us
+    (16, 3072, 2048, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=5),  # 12.6 us
+    (32, 3072, 2048, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 11.5 us
+    (1, 4096, 4096, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 11.5 us
+    (16, 4096, 4096, False): Tiles(outputs=16, depth=64, slices=8, warps=8, stages=4),  # 15.3 us
+    (32, 4096, 4096, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 21.0 us
+    (1, 4096, 12288, False): Tiles(outputs=4, depth=2048, slices=1, warps=8, stages=1),  # 33.0 us
+    (16, 4096, 12288, False): Tiles(outputs=16, depth=64, slices=8, warps=8, stages=4),  # 38.9 us
+    (32, 4096, 12288, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 53.5 us
+    (1, 5632, 1024, True): Tiles(outputs=1, depth=1024, slices=1, warps=1, stages=1),  # 4.7 us
+    (16, 5632, 1024, True): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 8.7 us
+    (32, 5632, 1024, True): Tiles(outputs=64, depth=128, slices=1, warps=4, stages=4),  # 9.9 us
+    (1, 6144, 2048, False): Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),  # 9.3 us
+    (16, 6144, 2048, False): Tiles(outputs=128, depth=64, slices=1, warps=8, stages=4),  # 18.1 us
+    (32, 6144, 2048, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 16.3 us
+    (1, 6144, 2560, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 11.7 us
+    (16, 6144, 2560, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 19.9 us
+    (32, 6144, 2560, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 17.8 us
+    (1, 6144, 4096, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 17.2 us
+    (16, 6144, 4096, False): Tiles(outputs=64, depth=128, slices=1, warps=4, stages=4),  # 30.4 us
+    (32, 6144, 4096, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 24.6 us
+    (1, 8192, 2048, False): Tiles(outputs=2, depth=1024, slices=1, warps=4, stages=1),  # 12.1 us
+    (16, 8192, 2048, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 14.8 us
+    (32, 8192, 2048, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 16.5 us
+    (1, 16384, 2048, True): Tiles(outputs=2, depth=1024, slices=1, warps=4, stages=1),  # 23.0 us
+    (16, 16384, 2048, True): Tiles(outputs=32, depth=256, slices=1, warps=4, stages=3),  # 29.7 us
+    (32, 16384, 2048, True): Tiles(outputs=64, depth=128, slices=1, warps=4, stages=4),  # 29.4 us
+    (1, 19456, 2560, True): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 33.2 us
+    (16, 19456, 2560, True): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=5),  # 47.1 us
+    (32, 19456, 2560, True): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 45.6 us
+    (1, 24576, 4096, True): Tiles(outputs=2, depth=4096, slices=1, warps=8, stages=1),  # 65.3 us
+    (16, 24576, 4096, True): Tiles(outputs=32, depth=256, slices=1, warps=4, stages=3),  # 82.5 us
+    (32, 24576, 4096, True): Tiles(outputs=64, depth=128, slices=1, warps=4, stages=4),  # 83.6 us
+    (1, 65536, 2048, False): Tiles(outputs=1, depth=2048, slices=1, warps=2, stages=1),  # 85.3 us
+    (16, 65536, 2048, False): Tiles(outputs=16, depth=128, slices=4, warps=4, stages=3),  # 92.3 us
+    (32, 65536, 2048, False): Tiles(outputs=32, depth=128, slices=2, warps=4, stages=3),  # 120.0 us
+    (1, 151936, 1024, False): Tiles(outputs=4, depth=512, slices=1, warps=2, stages=1),  # 99.8 us
+    (16, 151936, 1024, False): Tiles(
+        outputs=32, depth=128, slices=4, warps=4, stages=2
+    ),  # 106.5 us
+    (32, 151936, 1024, False): Tiles(
+        outputs=32, depth=128, slices=1, warps=4, stages=4
+    ),  # 115.8 us
+    (1, 151936, 2048, False): Tiles(outputs=1, depth=2048, slices=1, warps=2, stages=1),  # 195.8 us
+    (16, 151936, 2048, False): Tiles(
+        outputs=16, depth=128, slices=4, warps=4, stages=3
+    ),  # 205.0 us
+    (32, 151936, 2048, False): Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),  # 269.0 us
+    (1, 151936, 2560, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 243.7 us
+    (16, 151936, 2560, False): Tiles(
+        outputs=16, depth=128, slices=4, warps=4, stages=3
+    ),  # 262.6 us
+    (32, 151936, 2560, False): Tiles(
+        outputs=32, depth=128, slices=2, warps=4, stages=3
+    ),  # 329.7 us
+    (1, 151936, 4096, False): Tiles(outputs=1, depth=4096, slices=1, warps=4, stages=1),  # 389.0 us
+    (16, 151936, 4096, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 401.5 us
+    (32, 151936, 4096, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 514.0 us
+}
+
+# For sizes that were not measured, by bucket of rows.
+_USUAL = {
+    1: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
+    2: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
+    16: Tiles(outputs=16, depth=64, slices=4, warps=4, stages=4),
+    32: Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),
+    64: Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),
+}
+
+# Rows above which the library's product with separate kernels is faster: weight.shape -> rows, and
+# the value for all others.
+_TORCH_ABOVE: dict[tuple[int, int], int] = {
+    (1024, 2048): 16,
+    (1024, 2816): 16,
+    (1024, 3072): 16,
+    (2048, 1024): 16,
+    (2048, 2048): 16,
+    (2048, 6144): 16,
+    (2048, 8192): 16,
+    (2560, 4096): 16,
+    (2560, 9728): 16,
+    (3072, 2048): 2,
+    (4096, 1024): 2,
+    (4096, 2048): 2,
+    (4096, 4096): 16,
+    (4096, 12288): 16,
+    (5632, 1024): 2,
+    (6144, 1024): 2,
+    (6144, 2048): 2,
+    (6144, 2560): 2,
+    (6144, 4096): 2,
+    (8192, 2048): 2,
+    (12288, 2048): 2,
+    (16384, 2048): 2,
+    (19456, 2560): 2,
+    (24576, 4096): 2,
+    (65536, 2048): 16,
+    (151936, 2048): 16,
+    (151936, 2560): 16,
+    (151936, 4096): 16,
+}
+_TORCH_ABOVE_USUAL = 32
+
+
+def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
+    """Return whether the library's product with a (weight_rows, inputs) weight is faster."""
+    return rows > _TORCH_ABOVE.get((weight_rows, inputs), _TORCH_ABOVE_USUAL)
+
+
+def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles:
+    """Return the tiles of a product with a (weight_rows, inputs) weight."""
+    bucket = bucket_of(rows)
+    measured = TILES.get((1 if bucket == 2 else bucket, weight_rows, inputs, gated))
+    if measured is not None:
+        return measured
+    usual = _USUAL[bucket]
+    slices = usual.slices if inputs % (16 * usual.slices) == 0 else 1
+    smallest = 16 if bucket > FEW_ROWS else 1  # minimum of a matrix unit
+    depth = max(smallest, min(usual.depth, triton.next_power_of_2(inputs // slices)))
+    return Tiles(usual.outputs, depth, slices, usual.warps, usual.stages)
+
+
+def bucket_of(rows: int) -> int:
+    """Return the number of rows that the kernel for these is compiled for."""
+    return rows if rows <= FEW_ROWS else max(16, triton.next_power_of_2(rows))
