@@ -124,10 +124,12 @@ def test_the_held_out_utterances_equal_the_recipes_output() -> None:
 def test_backchannels_are_spoken_from_phonemes_and_written_as_words() -> None:
     drawn = backchannels(400, 3)
     assert drawn == backchannels(400, 3)
-    assert all(re.fullmatch(r"\[\[[^\[\]]+\]\]", spoken) for _, spoken in drawn)
-    count = Counter(text for text, _ in drawn)
+    assert all(re.fullmatch(r"\[\[[^\[\]]+\]\]", spoken) for _, spoken, _ in drawn)
+    count = Counter(text for text, _, _ in drawn)
     assert count["Mm-hm."] > 60 < count["Uh-huh."]
-    assert len({spoken for text, spoken in drawn if text == "Mm-hm."}) > 2
+    assert len({spoken for text, spoken, _ in drawn if text == "Mm-hm."}) > 2
+    paces = [pace for _, _, pace in drawn]
+    assert 0.65 <= min(paces) < 0.7 < 1 < max(paces) <= 1.05
 
 
 class Synthesiser(Espeak):
@@ -158,9 +160,10 @@ def test_phonemes_spoken_for_a_text_count_as_one_word() -> None:
 
 
 def test_each_text_is_spoken_by_a_trained_voice_and_the_newest_speaks_most() -> None:
-    rows = assign_voices([(str(number), "[[V]]" * (number % 2)) for number in range(4000)], 5)
+    rows = assign_voices([(str(n), "[[V]]" * (n % 2), 0.9) for n in range(4000)], 5)
     assert [row.text for row in rows] == [str(number) for number in range(4000)]
     assert [row.spoken for row in rows[:3]] == ["", "[[V]]", ""]
+    assert {row.pace for row in rows} == {0.9}
     voices = all_voices()
     assert not any(voices[row.voice].heldout for row in rows)
     count = Counter(voices[row.voice].name for row in rows)
@@ -170,9 +173,9 @@ def test_each_text_is_spoken_by_a_trained_voice_and_the_newest_speaks_most() -> 
 
 
 def test_a_job_speaks_all_rows_of_its_texts(tmp_path) -> None:
-    jobs = list(jobs_for([("A.", ""), ("Mm-hm.", "[[mm]]")], tmp_path, 1, 5))
+    jobs = list(jobs_for([("A.", "", 1.0), ("Mm-hm.", "[[mm]]", 0.7)], tmp_path, 1, 5))
     spoken = [row for job in jobs if job.stem.name.startswith("train") for row in job.rows]
-    assert {(row.text, row.spoken) for row in spoken} == {("A.", ""), ("Mm-hm.", "[[mm]]")}
+    assert {row[1:] for row in spoken} == {("A.", "", 1.0), ("Mm-hm.", "[[mm]]", 0.7)}
     heldout = [row for job in jobs if not job.stem.name.startswith("train") for row in job.rows]
     assert all(isinstance(row, Row) and not row.spoken for row in heldout)
 

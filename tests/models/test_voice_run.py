@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from izwi_models.tiny.recipes import asr, codec, run, talker
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
 from izwi_models.tiny.recipes.data import Corpus
+from izwi_models.tiny.recipes.harness import divergence
 from izwi_models.tiny.recipes.speech import FRAME
 from izwi_models.tiny.recipes.voices import all_voices
 
@@ -135,8 +136,8 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
     plan = {stage.name: stage for stage in run.plan(options, {}, set(), gpus=0)}
     small = {
         "codec": ("--batch", "0.25"),
-        "talker": ("--positions", "56"),
-        "asr": ("--frames", "50"),
+        "talker": ("--positions", "56", "--anchor", "1"),
+        "asr": ("--frames", "50", "--anchor", "1"),
     }
     for recipe, name in files.items():
         stage, before = recipe.__name__.rpartition(".")[2], committed[recipe]
@@ -191,7 +192,7 @@ def test_silent_frames_have_more_weight_in_the_talkers_loss(tmp_path: Path, monk
     (tmp_path / run.TTS / "model.safetensors").unlink()  # a trained talker is sure of silence
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
     monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
-    options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""))
+    options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""), anchor=0.0)
 
     def summed(weight: float) -> torch.Tensor:
         """Of first codes and of the others, before the division by what all frames weigh."""
@@ -206,6 +207,53 @@ def test_silent_frames_have_more_weight_in_the_talkers_loss(tmp_path: Path, monk
     plain, more, most = summed(1.0), summed(4.0), summed(7.0)
     assert (more - plain > 0).all()
     torch.testing.assert_close(most - plain, 2 * (more - plain), rtol=1e-3, atol=1e-3)
+
+
+def test_divergence_is_that_of_kullback_and_leibler_over_counted_rows() -> None:
+    wanted = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log()
+    logits = torch.tensor([[0.25, 0.5, 0.25], [0.8, 0.1, 0.1]]).log() + 3.0
+    first = 0.5 * np.log(2) + 0.25 * np.log(0.5)
+    found = divergence(logits, wanted, torch.tensor([2.0, 0.0]))
+    assert float(found) == pytest.approx(first)
+    assert float(divergence(wanted, wanted, torch.ones(2))) == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_an_anchor_holds_all_voices_but_the_newest(tmp_path: Path, monkeypatch, newest) -> None:
+    write_corpus(tmp_path / "data", "train0000")
+    run.begin(tmp_path)
+    corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
+    monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
+    monkeypatch.setattr(talker, "NEWEST", (all_voices()[corpus.voices[0]].name,) if newest else ())
+    options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""), anchor=2.0)
+    trainer = talker.TalkerTrainer(options, corpus, corpus.device)
+
+    def drift() -> float:
+        trainer.loss(torch.tensor([0]), 88)
+        return float(trainer.metrics[4])
+
+    assert drift() == pytest.approx(0.0, abs=1e-4)
+    with torch.no_grad():
+        trainer.weights.flat *= 1.05
+    assert (drift() > 0.01) != newest
+
+
+def test_an_anchored_transcriber_may_change_its_answers_to_no_speech_only(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", "train0000")
+    run.begin(tmp_path)
+    corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
+    options = {"out": tmp_path / run.ASR, "data": tmp_path / "data", "layers": None, "jobs": None}
+    options |= {"seed": 0, "own": re.compile(""), "anchor": 2.0, "cut_share": 0.0}
+    trainer = asr.AsrTrainer(argparse.Namespace(**options), corpus, corpus.device)
+    items = torch.tensor([0, 1, 2])  # the first row is replaced by audio without speech
+    trainer.loss(items, 37, 14)
+    assert float(trainer.metrics[2]) == pytest.approx(0.0, abs=1e-5)
+    with torch.no_grad():
+        trainer.weights.flat *= 1.05
+    trainer.loss(items, 37, 14)
+    assert float(trainer.metrics[2]) > 0.01
+    trainer.loss(items[:1], 37, 14)
+    assert float(trainer.metrics[2]) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from izwi_models.tiny.recipes.harness import (
     Log,
     Optimizer,
     Stepper,
+    divergence,
     initial_weights,
     learning_rate,
     resume_weights,
@@ -102,12 +103,15 @@ class AsrTrainer:
             {**tensor_shapes(self.config), "phone_head.weight": (4 * _PHONES, width)}, args.seed
         )
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
+        # phonemes would be learned by a head that starts anew
+        self._anchor, self._phone_weight = float(args.anchor), 0.0 if args.anchor else 0.2
+        self._teacher = {name: value.to(device, self.dtype) for name, value in tensors.items()}
         own = {name: value for name, value in tensors.items() if args.own.search(name)}
         self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
         self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
         self.weights = FlatWeights(own, device)
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.999)
-        self.metrics = torch.zeros(4, device=device)
+        self.metrics = torch.zeros(5, device=device)
         self._positions = self.ops.array(chunk_positions(self.config.audio))
         phones = json.loads(PHONES.read_text())
         self._silence = phones[SILENCE]
@@ -125,13 +129,7 @@ class AsrTrainer:
         sound, labels, lengths = self._heard(items, cuts, frames)
         mel = augmented_mel(sound, lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
-        audio = encode_windows(
-            self.ops,
-            weights,
-            self.config.audio,
-            mel.to(self.dtype),
-            windows=Windows(self._positions, tokens),
-        )
+        audio = self._encode(weights, mel, tokens)
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
         answers, answer_lengths = self._wanted(items, cuts, text_length)
         logits = self._answer(weights, answers, audio, tokens)
@@ -143,9 +141,26 @@ class AsrTrainer:
         total = counted.sum()
         text_loss = (losses * counted).sum() / total
         right = ((logits.argmax(-1) == targets) * counted).sum() / total
-        values = torch.stack([text_loss, phone_loss, right, self.optimizer.norm])
+        drift = torch.zeros_like(text_loss)
+        if self._anchor:
+            with torch.no_grad():
+                audio = self._encode(self._teacher, mel, tokens)
+                wanted = self._answer(self._teacher, answers, audio, tokens)
+            spoken = slice(-(-len(items) // _SILENT_ROWS), None)
+            drift = divergence(logits[spoken], wanted[spoken], counted[spoken])
+        values = torch.stack([text_loss, phone_loss, drift, right, self.optimizer.norm])
         self.metrics.copy_(values.detach())
-        return text_loss + 0.2 * phone_loss
+        return text_loss + self._phone_weight * phone_loss + self._anchor * drift
+
+    def _encode(self, weights: dict[str, Tensor], mel: Tensor, tokens: Tensor) -> Tensor:
+        """Encode features (rows, mels, frames): (rows, longest, width)."""
+        return encode_windows(
+            self.ops,
+            weights,
+            self.config.audio,
+            mel.to(self.dtype),
+            windows=Windows(self._positions, tokens),
+        )
 
     def _heard(self, items: Tensor, cuts: Cuts, frames: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sound at 16 kHz, phonemes (rows, frames, 4), and how many frames of each row count.
@@ -350,7 +365,7 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
             trainer.optimizer.apply()
             step += 1
             if step in (1, 10, 50) or step % 500 == 0:
-                names = ("text", "phone", "right", "norm")
+                names = ("text", "phone", "drift", "right", "norm")
                 values = zip(names, trainer.metrics.tolist(), strict=True)
                 log(f"step {step} epoch {epoch}: " + ", ".join(f"{n} {v:.3f}" for n, v in values))
             if clock.elapsed - saved > args.save_every:
@@ -382,6 +397,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--cut-share", type=float, default=0.0, help="share of utterances that are cut off"
+    )
+    parser.add_argument(
+        "--anchor",
+        type=float,
+        default=0.0,
+        help="weight of the divergence from the first weights' answers to speech",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")

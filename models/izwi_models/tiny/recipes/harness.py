@@ -116,6 +116,19 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
     return (x if wide else x.mT).float()
 
 
+def divergence(logits: Tensor, wanted: Tensor, counted: Tensor) -> Tensor:
+    """Return how far distributions are from wanted ones: the mean Kullback-Leibler divergence.
+
+    Args:
+        logits: (..., vocabulary) float32.
+        wanted: (..., vocabulary) float32 logits without gradient.
+        counted: (...,) weights; 0 for padding.
+    """
+    logs, aims = logits.log_softmax(-1), wanted.log_softmax(-1)
+    away = (aims.exp() * (aims - logs)).sum(-1)
+    return (away * counted).sum() / counted.sum().clamp_min(1)
+
+
 class Optimizer:
     """AdamW over one flat leaf, with clipping and an exponential average of the weights.
 

@@ -101,7 +101,7 @@ def short_utterances(
     return kept[:number]
 
 
-def backchannels(number: int, seed: int) -> list[tuple[str, str]]:
+def backchannels(number: int, seed: int) -> list[tuple[str, str, float]]:
     """Draw short sounds of a listener ("Mm-hm.") and of somebody who thinks ("Um.").
 
     Args:
@@ -109,11 +109,15 @@ def backchannels(number: int, seed: int) -> list[tuple[str, str]]:
         seed: Of the drawing.
 
     Returns:
-        How each is written, and what espeak-ng must be given to say it: phonemes in brackets.
+        How each is written, what espeak-ng must be given to say it (phonemes in brackets), and its
+        speed relative to the voice's own: listeners take their time.
     """
     generator = random.Random(seed)
     written = generator.choices(list(_SPOKEN), (4, 4, 2, 2, 1, 1, 1, 1), k=number)
-    return [(text, f"[[{generator.choice(_SPOKEN[text])}]]") for text in written]
+    return [
+        (text, f"[[{generator.choice(_SPOKEN[text])}]]", round(generator.uniform(0.65, 1.05), 2))
+        for text in written
+    ]
 
 
 def draw_heldout(number: int = 200, seed: int = 11) -> list[str]:

@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,8 @@ UNKNOWN_PHONE = 127
 SILENCE = "_"
 EDGE = 3840  # samples of silence kept before and after
 _NAMED_SHARE = 0.35
-_TIMES = {"greta": 4}  # how often a named voice speaks, relative to others: the newest most often
+NEWEST = ("greta",)  # named voices that were trained least
+_NEWEST_TIMES = 12  # how often these speak, relative to other named voices
 
 _RETRIEVAL, _PHONEME_EVENTS, _WORD_EVENT, _PHONEME_EVENT = 2, 1, 1, 7
 _RATE, _PITCH, _RANGE = 1, 3, 4
@@ -228,11 +229,13 @@ class Row(NamedTuple):
         voice: Its number in `all_voices`.
         text: As it is written.
         spoken: What espeak-ng is given instead, if not empty.
+        pace: Speed relative to the voice's own.
     """
 
     voice: int
     text: str
     spoken: str = ""
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +253,9 @@ def run_job(job: Job) -> None:
     meta: list[tuple[int, str, int]] = []
     labels, words = [], []
     with job.stem.with_suffix(".i16").open("wb") as sink:
-        for voice, text, spoken in job.rows:
-            made = espeak.utterance(text, voices[voice], phones, spoken)
+        for voice, text, spoken, pace in job.rows:
+            speaker = replace(voices[voice], speed=round(voices[voice].speed * pace))
+            made = espeak.utterance(text, speaker, phones, spoken)
             if made is not None:
                 made.samples.tofile(sink)
                 labels.append(made.phones)
@@ -272,12 +276,13 @@ def joined(sentences: list[str], share: float, seed: int) -> list[str]:
     ]
 
 
-def assign_voices(texts: Iterable[tuple[str, str]], seed: int) -> list[Row]:
-    """Give each training text, as written and as spoken, a voice: a third of them a named one."""
+def assign_voices(texts: Iterable[tuple[str, str, float]], seed: int) -> list[Row]:
+    """Give each training text, as written and spoken, and its pace, a voice: a third are named."""
     generator = random.Random(seed)
     trained = [i for i, voice in enumerate(all_voices()) if not voice.heldout]
     others = trained[len(NAMED) :]
-    named = [i for i, voice in enumerate(NAMED) for _ in range(_TIMES.get(voice.name, 1))]
+    times = [_NEWEST_TIMES if voice.name in NEWEST else 1 for voice in NAMED]
+    named = [i for i, count in enumerate(times) for _ in range(count)]
     return [
         Row(generator.choice(named if generator.random() < _NAMED_SHARE else others), *text)
         for text in texts
@@ -295,12 +300,12 @@ def heldout_rows(sentences: list[str], seed: int) -> list[Row]:
 
 
 def jobs_for(
-    texts: Sequence[tuple[str, str]], out: Path, processes: int, seed: int
+    texts: Sequence[tuple[str, str, float]], out: Path, processes: int, seed: int
 ) -> Iterator[Job]:
     """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text.
 
     Args:
-        texts: As written, and as espeak-ng is given them where that differs, or "".
+        texts: As written; as espeak-ng is given them where that differs, or ""; relative speed.
         out: Folder of the corpus.
         processes: How many synthesise.
         seed: Of the voices.
@@ -350,7 +355,7 @@ def main() -> None:
     if not PHONES.is_file():
         PHONES.write_text(json.dumps(collect_phones(sentences[:3000]), indent=0) + "\n")
     args.out.mkdir(parents=True, exist_ok=True)
-    texts = [(sentence, "") for sentence in sentences]
+    texts = [(sentence, "", 1.0) for sentence in sentences]
     texts += backchannels(args.backchannels, args.seed)
     random.Random(args.seed).shuffle(texts)
     jobs = list(jobs_for(texts, args.out, args.processes, args.seed))

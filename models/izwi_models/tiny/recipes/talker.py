@@ -33,6 +33,7 @@ from izwi_models.tiny.recipes.harness import (
     Log,
     Optimizer,
     Stepper,
+    divergence,
     initial_weights,
     join_ranks,
     learning_rate,
@@ -42,7 +43,7 @@ from izwi_models.tiny.recipes.harness import (
 )
 from izwi_models.tiny.recipes.settings import TTS_GENERATION, tts_config
 from izwi_models.tiny.recipes.spectral import speaker_mel
-from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import NEWEST, UNKNOWN_PHONE
 from izwi_models.tiny.recipes.voices import NAMED, all_voices
 
 _PHONES = UNKNOWN_PHONE + 1
@@ -64,6 +65,36 @@ class Targets:
     counted: Tensor  # weight; 0 for padding
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The input of a batch as ids, before it is embedded; rows have up to `length` positions."""
+
+    text: Tensor  # (rows, length)
+    codec: Tensor  # (rows, length) control ids; -1 where there is none
+    speaker: Tensor  # (rows, 1) position of the speaker
+    by_name: Tensor  # (rows,) whether the speaker is a named voice's embedding, not a clip's vector
+    first_frame: Tensor  # (rows, 1) position of the first frame
+    history: Tensor  # (rows, frames, codebooks) codes with errors
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All that is drawn of a step, apart from the speakers' clips."""
+
+    items: Tensor  # (rows,) numbers of the utterances
+    layout: Layout
+    targets: Targets
+    inside: Tensor  # (rows, frames) whether a frame belongs to the utterance
+    frames: Tensor  # (chosen,) frames whose codebooks 1.. are predicted, among those of all rows
+    codes: Tensor  # (chosen, codebooks)
+    fine_weights: Tensor  # (chosen, codebooks - 1); 0 for padding
+
+    @property
+    def fine_codes(self) -> Tensor:
+        """Codes of codebooks 1.., (chosen, codebooks - 1)."""
+        return self.codes[:, 1:]
+
+
 class TalkerTrainer:
     """The weights of model.safetensors, two heads used only in training, and the corpus."""
 
@@ -82,18 +113,24 @@ class TalkerTrainer:
         heads = {"phone_head.weight": (4 * _PHONES, hidden), "voice_head.weight": (voices, hidden)}
         tensors = initial_weights({**tensor_shapes(self.config), **heads}, args.seed)
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
+        self._anchor = float(args.anchor)
+        self._auxiliary = 0.0 if args.anchor else 1.0  # their heads start anew
+        self._teacher = {name: value.to(device, self.dtype) for name, value in tensors.items()}
         own = {name: value for name, value in tensors.items() if args.own.search(name)}
         self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
         self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
         self.weights = FlatWeights(own, device)
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.9995)
-        self.metrics = torch.zeros(6, device=device)
+        self.metrics = torch.zeros(7, device=device)
         codec = args.out / "speech_tokenizer"
         self.codes = encode_corpus(corpus, codec, device)
         still = settle_silence(self.codes, corpus, codec)
         self._frame_weights = 1.0 + (_STILL_WEIGHT - 1.0) * still
         self._voice_table = _by_voice(corpus, device)
         self._voices = torch.tensor(corpus.voices, device=device)
+        named = [voice.name for voice in NAMED]
+        newest = torch.tensor([named.index(name) for name in NEWEST], device=device)
+        self._is_newest = torch.isin(self._voices, newest)
 
     # -- a batch -----------------------------------------------------------------------------
     def hold(self, items: Tensor, length: int) -> None:
@@ -103,30 +140,74 @@ class TalkerTrainer:
     def loss(self, items: Tensor, length: int) -> Tensor:
         """Compute the loss of the utterances `items` (rows,), padded to `length` positions."""
         weights = self._shared | self.weights.views(self.dtype)
+        batch = self._draw_batch(items, length)
+        vectors, voice_loss = self._speakers(weights)
+        states = self._states(weights, batch, vectors)
+        first, rest = self._logits(weights, batch, states)
+        targets = batch.targets
+        first_loss = _masked_loss(first, targets.first, targets.counted)
+        rest_loss = _masked_loss(rest, batch.fine_codes, batch.fine_weights)
+        phone_loss = self._phone_loss(weights, states[:, :-1], batch)
+        drift = torch.zeros_like(first_loss)
+        if self._anchor:
+            with torch.no_grad():
+                wanted = self._states(self._teacher, batch, vectors)
+                first_aims, rest_aims = self._logits(self._teacher, batch, wanted)
+            kept = ~self._is_newest[items][:, None]
+            kept_frames = kept.expand(batch.inside.shape).flatten()[batch.frames][:, None]
+            drift = divergence(first, first_aims, targets.counted * kept)
+            drift = drift + divergence(rest, rest_aims, batch.fine_weights * kept_frames)
+        right = ((first.argmax(-1) == targets.first) * targets.counted).sum()
+        values = [first_loss, rest_loss, phone_loss, voice_loss, drift, self.optimizer.norm]
+        values.append(right / targets.counted.sum())
+        self.metrics.copy_(torch.stack([v.detach().float() for v in values]))
+        auxiliary = 0.3 * phone_loss + 0.05 * voice_loss
+        return first_loss + rest_loss + self._auxiliary * auxiliary + self._anchor * drift
+
+    def _draw_batch(self, items: Tensor, length: int) -> Batch:
+        """Draw all that is random in a batch, so that other weights can be given the same."""
         frames = min(length - 12, 104)
         lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
         offsets = torch.arange(frames, device=self.device)
         places = (starts[:, None] + offsets).clamp_max(len(self.codes) - 1)
         codes, weighed = self.codes[places].long(), self._frame_weights[places]
-        vectors, voice_loss = self._speakers(weights)
-        x, targets = self._lay_out(weights, items, codes, vectors, length)
+        layout = self._lay_out(items, codes, length)
+        targets = self._targets(items, codes, layout.first_frame, length)
         # the end must weigh as much as the silence that may follow instead, or speech ends too late
         inside = offsets < lengths[:, None]
         targets.counted[:, :-1] *= torch.where(inside, weighed, _STILL_WEIGHT)
-        context = self.ops.dense_context(len(items), length)
+        chosen = self._draw_frames(inside)
+        chosen_codes = codes.flatten(0, 1)[chosen]
+        fine_weights = (inside * weighed).flatten()[chosen][:, None]
+        return Batch(
+            items=items,
+            layout=layout,
+            targets=targets,
+            inside=inside,
+            frames=chosen,
+            codes=chosen_codes,
+            fine_weights=fine_weights.expand(chosen_codes[:, 1:].shape),
+        )
+
+    def _states(self, weights: dict[str, Tensor], batch: Batch, vectors: Tensor) -> Tensor:
+        """Return the states that predict each frame and the end: (rows, frames + 1, hidden)."""
+        x = self._embed(weights, batch, vectors)
+        context = self.ops.dense_context(*x.shape[:2])
         hidden = talker.hidden_states(self.ops, weights, self.config, x, context)
-        rows = torch.arange(len(items), device=self.device)[:, None]
-        states = hidden[rows, targets.where]  # (rows, frames + 1, hidden)
-        logits = talker.codec_logits(self.ops, weights, states).float()
-        first_loss = _masked_loss(logits, targets.first, targets.counted)
-        states = states[:, :-1]
-        phone_loss = self._phone_loss(weights, states, starts, inside)
-        rest_loss = self._predictor_loss(weights, states, codes, inside * weighed)
-        right = ((logits.argmax(-1) == targets.first) * targets.counted).sum()
-        values = [first_loss, rest_loss, phone_loss, voice_loss, self.optimizer.norm]
-        values.append(right / targets.counted.sum())
-        self.metrics.copy_(torch.stack([v.detach().float() for v in values]))
-        return first_loss + rest_loss + 0.3 * phone_loss + 0.05 * voice_loss
+        rows = torch.arange(len(x), device=self.device)[:, None]
+        return hidden[rows, batch.targets.where]
+
+    def _logits(
+        self, weights: dict[str, Tensor], batch: Batch, states: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return float32 logits of codebook 0, and of the others for the chosen frames.
+
+        The shapes are (rows, frames + 1, vocabulary) and (chosen, codebooks - 1, vocabulary).
+        """
+        first = talker.codec_logits(self.ops, weights, states)
+        chosen = states[:, :-1].flatten(0, 1)[batch.frames]
+        rest = talker.predictor_logits(self.ops, weights, self.config, chosen, batch.codes)
+        return first.float(), rest.float()
 
     def _speakers(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return a vector for each voice from one of its clips, and their classification loss."""
@@ -149,10 +230,8 @@ class TalkerTrainer:
         loss = F.cross_entropy(logits, voices, reduction="none")
         return vectors, (loss * spoken).sum() / spoken.sum()
 
-    def _lay_out(
-        self, weights: dict[str, Tensor], items: Tensor, codes: Tensor, vectors: Tensor, length: int
-    ) -> tuple[Tensor, Targets]:
-        """Return input embeddings (rows, length, hidden) in both text modes, and their targets."""
+    def _lay_out(self, items: Tensor, codes: Tensor, length: int) -> Layout:
+        """Draw the input of a batch, in both text modes, with and without the language."""
         config, device = self.config.talker_config, self.device
         rows = len(items)
         text_lengths = self.text_lengths[items][:, None]
@@ -161,7 +240,6 @@ class TalkerTrainer:
         head = 8 + told.long()
         first_frame = torch.where(streaming, head + 1, head + text_lengths + 2)
         at = torch.arange(length, device=device)[None]
-        text = self._text_track(items, at, head, text_lengths)
         codec = torch.full((rows, length), -1, device=device)
         codec = torch.where(
             at == 3, torch.where(told, config.codec_think_id, config.codec_nothink_id), codec
@@ -174,18 +252,32 @@ class TalkerTrainer:
         beside_text = ~streaming & (at >= head) & (at <= head + text_lengths)
         codec = torch.where(beside_text, config.codec_pad_id, codec)
         codec = torch.where(at == first_frame - 1, config.codec_bos_id, codec)
-        x = talker.embed_text(self.ops, weights, text)
-        controls = talker.embed_codec(self.ops, weights, codec.clamp_min(0))
-        x = x + controls * (codec >= 0)[..., None]
-        speaker = self._speaker_slot(weights, items, vectors)
-        x = x + speaker[:, None] * (at == head - 2)[..., None]
-        frames = self._embed_history(weights, codes)
-        frame = at - first_frame
+        return Layout(
+            text=self._text_track(items, at, head, text_lengths),
+            codec=codec,
+            speaker=head - 2,
+            by_name=torch.rand(rows, device=device) < 0.6,
+            first_frame=first_frame,
+            history=self._damaged(codes),
+        )
+
+    def _embed(self, weights: dict[str, Tensor], batch: Batch, vectors: Tensor) -> Tensor:
+        """Return input embeddings (rows, length, hidden)."""
+        items, layout = batch.items, batch.layout
+        rows, length = layout.text.shape
+        at = torch.arange(length, device=self.device)[None]
+        x = talker.embed_text(self.ops, weights, layout.text)
+        controls = talker.embed_codec(self.ops, weights, layout.codec.clamp_min(0))
+        x = x + controls * (layout.codec >= 0)[..., None]
+        speaker = self._speaker_slot(weights, batch, vectors)
+        x = x + speaker[:, None] * (at == layout.speaker)[..., None]
+        codes = layout.history
+        frames = talker.embed_frame(self.ops, weights, codes.flatten(0, 1)).unflatten(0, (rows, -1))
+        frame = at - layout.first_frame
         inside = (frame >= 0) & (frame < self.corpus.device_frames[items][:, None])
-        row_numbers = torch.arange(rows, device=device)[:, None]
+        row_numbers = torch.arange(rows, device=self.device)[:, None]
         history = frames[row_numbers, frame.clamp(0, codes.shape[1] - 1)]
-        x = x + history * inside[..., None]
-        return x, self._targets(items, codes, first_frame, length)
+        return x + history * inside[..., None]
 
     def _text_track(self, items: Tensor, at: Tensor, head: Tensor, lengths: Tensor) -> Tensor:
         """Return (rows, length) text ids: role, pads, text, its end, pads."""
@@ -200,16 +292,16 @@ class TalkerTrainer:
             text = torch.where(at == position, token, text)
         return text
 
-    def _speaker_slot(self, weights: dict[str, Tensor], items: Tensor, vectors: Tensor) -> Tensor:
-        """Return (rows, hidden): the embedding of a named voice, or a clip's vector at random."""
-        voices = self._voices[items]
+    def _speaker_slot(self, weights: dict[str, Tensor], batch: Batch, vectors: Tensor) -> Tensor:
+        """Return (rows, hidden): the embedding of a named voice, or a clip's vector."""
+        voices = self._voices[batch.items]
         base = min(self.config.talker_config.spk_id.values())
         named = talker.embed_codec(self.ops, weights, voices.clamp_max(len(NAMED) - 1) + base)
-        by_name = (voices < len(NAMED)) & (torch.rand(len(items), device=self.device) < 0.6)
+        by_name = (voices < len(NAMED)) & batch.layout.by_name
         return torch.where(by_name[:, None], named, vectors[voices].to(named.dtype))
 
-    def _embed_history(self, weights: dict[str, Tensor], codes: Tensor) -> Tensor:
-        """Embed frames with random errors, as in the talker's own output."""
+    def _damaged(self, codes: Tensor) -> Tensor:
+        """Return frames with random errors, as in the talker's own output."""
         rows, _, books = codes.shape
         device = self.device
         size = self.config.talker_config.code_predictor_config.vocab_size
@@ -219,8 +311,7 @@ class TalkerTrainer:
         heard = torch.where(swapped & fine, codes.roll(1, 0), codes)
         broken = torch.rand(rows, 1, 1, device=device) < _DAMAGED_ROWS
         broken = broken & (torch.rand(heard.shape, device=device) < _DAMAGED_CODES)
-        heard = torch.where(broken, torch.randint_like(heard, size), heard)
-        return talker.embed_frame(self.ops, weights, heard.flatten(0, 1)).unflatten(0, (rows, -1))
+        return torch.where(broken, torch.randint_like(heard, size), heard)
 
     def _targets(self, items: Tensor, codes: Tensor, first_frame: Tensor, length: int) -> Targets:
         frame = torch.arange(codes.shape[1] + 1, device=self.device)[None]
@@ -234,28 +325,18 @@ class TalkerTrainer:
         )
 
     # -- losses besides codebook 0 -------------------------------------------------------------
-    def _phone_loss(
-        self, weights: dict[str, Tensor], states: Tensor, starts: Tensor, real: Tensor
-    ) -> Tensor:
+    def _phone_loss(self, weights: dict[str, Tensor], states: Tensor, batch: Batch) -> Tensor:
+        starts = self.corpus.device_starts[batch.items]
         labels = self.corpus.labels(starts, states.shape[1])  # (rows, frames, 4)
         logits = F.linear(states, weights["phone_head.weight"]).float()
-        counted = real[..., None].expand(labels.shape).float()
+        counted = batch.inside[..., None].expand(labels.shape).float()
         return _masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
 
-    def _predictor_loss(
-        self, weights: dict[str, Tensor], states: Tensor, codes: Tensor, weighed: Tensor
-    ) -> Tensor:
-        """Compute the loss of codebooks 1.. for a sample of the frames; `weighed` is 0 in pads."""
-        real = weighed > 0
+    def _draw_frames(self, real: Tensor) -> Tensor:
+        """Draw the frames whose codebooks 1.. are predicted: indices into all rows' frames."""
         scores = torch.rand(real.shape, device=self.device) + real
         count = min(_PREDICTOR_FRAMES, real.numel())
-        chosen = scores.flatten().topk(count, sorted=False).indices
-        frames = codes.flatten(0, 1)[chosen]
-        logits = talker.predictor_logits(
-            self.ops, weights, self.config, states.flatten(0, 1)[chosen], frames
-        )
-        counted = weighed.flatten()[chosen][:, None].expand(frames[:, 1:].shape)
-        return _masked_loss(logits.float(), frames[:, 1:], counted)
+        return scores.flatten().topk(count, sorted=False).indices
 
     # -- the checkpoint ------------------------------------------------------------------------
     def save(self, out: Path) -> None:
@@ -314,7 +395,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
             trainer.optimizer.apply()
             step += 1
             if step in (1, 10, 50) or step % 500 == 0:
-                names = ("first", "rest", "phone", "voice", "norm", "right")
+                names = ("first", "rest", "phone", "voice", "drift", "norm", "right")
                 values = trainer.metrics.tolist()
                 log(
                     f"step {step} epoch {epoch}: "
@@ -347,6 +428,12 @@ def main() -> None:
         type=re.compile,
         default=re.compile(""),
         help="pattern of the tensors to train",
+    )
+    parser.add_argument(
+        "--anchor",
+        type=float,
+        default=0.0,
+        help="weight of the divergence from the first weights, but for the newest voices",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
