@@ -17,7 +17,7 @@ from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
-from izwi.conversation import ConversationInput, Heard, SpokenTurn
+from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.errors import IzwiError
 from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
@@ -122,7 +122,7 @@ def s2s_requests(model: Any) -> list[Request]:
     """Both modes, greedy and sampled, with sound and without."""
     how: list[tuple[Any, dict[str, Any]]] = [
         ("Hello there.", {"max_new_tokens": 60, "temperature": 0.0}),
-        (Heard(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
+        (AudioContent(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
         ("The third one.", {"max_new_tokens": 40, "temperature": 0.9, "seed": 2}),
         ("No sound.", {"max_new_tokens": 20, "speaks": False}),
     ]
@@ -219,7 +219,7 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
     with nothing_compiled():
         for number in range(30):
             part: Any = rng.choice(
-                ["word " * rng.randint(1, 120), Heard(sound(rng.uniform(0.1, 20)))]
+                ["word " * rng.randint(1, 120), AudioContent(sound(rng.uniform(0.1, 20)))]
             )
             ask = ConversationInput(
                 (SpokenTurn(Role.USER, (part,)),),

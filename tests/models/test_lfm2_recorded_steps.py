@@ -14,7 +14,7 @@ import torch
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.config import EngineConfig
-from izwi.conversation import Heard
+from izwi.conversation import AudioContent
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.request import Request
@@ -42,7 +42,7 @@ def asked(model: Any) -> list[Request]:
     said = [
         talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
         talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),
-        talk(model, "heard", turn(Heard(sound(0.7))), max_new_tokens=23, seed=4),
+        talk(model, "heard", turn(AudioContent(sound(0.7))), max_new_tokens=23, seed=4),
         talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
         talk(model, "one", turn("y"), max_new_tokens=1),
         talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.errors import ContextTooLong, InvalidAudio, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import EncodeInput, Request, SamplingParams
@@ -111,7 +111,9 @@ def test_an_answer_in_text_alone_ends_where_sound_would_begin(checkpoint):
 
 
 def test_sound_and_earlier_answers_are_part_of_it(checkpoint):
-    request = talk(checkpoint, Heard(np.zeros(16000, np.float32)), Said(ANSWER), "and?")
+    request = talk(
+        checkpoint, AudioContent(np.zeros(16000, np.float32)), AnswerContent(ANSWER), "and?"
+    )
     prompt = request.prompt
     assert len(prompt.encode_inputs) == len(prompt.sound_starts) == 1
     rows = prompt.inputs.tolist()
@@ -171,11 +173,11 @@ def test_what_cannot_be_asked_names_its_field(checkpoint, settings, param):
     "turn",
     [
         SpokenTurn(Role.TOOL, ("3",)),
-        SpokenTurn(Role.USER, (Said(ANSWER),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((1, 2),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((512,),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((-1,),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((2049, *FRAME[1:]),)),)),
+        SpokenTurn(Role.USER, (AnswerContent(ANSWER),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((1, 2),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((512,),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((-1,),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((2049, *FRAME[1:]),)),)),
     ],
 )
 def test_a_turn_that_cannot_be(checkpoint, turn):
@@ -188,7 +190,7 @@ def test_no_turn_and_a_sound_that_is_too_short(checkpoint):
     with pytest.raises(InvalidRequest, match="no message"):
         talk(checkpoint)
     with pytest.raises(InvalidAudio):
-        talk(checkpoint, Heard(np.zeros(10, np.float32)))
+        talk(checkpoint, AudioContent(np.zeros(10, np.float32)))
 
 
 # -- speech ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.conversation import Heard, Said
+from izwi.conversation import AnswerContent, AudioContent
 from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi_api.http.app import create_app
@@ -86,11 +86,11 @@ async def test_a_speech_to_speech_model_answers_and_keeps_the_conversation(clien
     assert first.instructions == "Be short."
     assert [turn.role for turn in first.turns] == ["user"]
     (heard,) = first.turns[0].parts
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, AudioContent)
     assert 1.0 < len(heard.samples) / 16_000 < 3.0
     assert [turn.role for turn in second.turns] == ["user", "assistant", "user"]
     (said,) = second.turns[1].parts
-    assert isinstance(said, Said)
+    assert isinstance(said, AnswerContent)
     # all that was played when the user spoke
     assert ENTRIES - 10 < len(said.entries) <= ENTRIES
 

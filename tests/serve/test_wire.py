@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.errors import (
     ContextTooLong,
     EngineFault,
@@ -149,8 +149,8 @@ def chat_requests(registry):
 
 def conversation_requests(registry):
     turns = (
-        SpokenTurn(Role.USER, ("hello", Heard(np.resize(NOISE, 16_000)))),
-        SpokenTurn(Role.ASSISTANT, (Said(((7,), (1, 2, 3, 4, 5, 6, 7, 8))),)),
+        SpokenTurn(Role.USER, ("hello", AudioContent(np.resize(NOISE, 16_000)))),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((7,), (1, 2, 3, 4, 5, 6, 7, 8))),)),
         SpokenTurn(Role.USER, ("and now?",)),
     )
     ask = ConversationInput(turns, audio_top_k=4, seed=3)

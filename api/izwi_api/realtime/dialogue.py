@@ -26,6 +26,7 @@ from izwi_api.realtime.turn_events import (
     Clear,
     Commit,
     CommitInput,
+    CompleteTranscript,
     Configure,
     Create,
     Discard,
@@ -34,14 +35,13 @@ from izwi_api.realtime.turn_events import (
     Finish,
     Frame,
     Generated,
-    Heard,
-    HearOut,
+    LiveTranscript,
     Pause,
     Playback,
+    PlaybackStopped,
     Refuse,
     Respond,
     Resume,
-    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -87,7 +87,7 @@ class Dialogue:
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
-        self._transcriber = SpeechTranscriber(services, self._hear, self._hear_all)
+        self._transcriber = SpeechTranscriber(services, self._hear, self._take_complete_transcript)
         self._turn_id = ""  # id of the item for the user's current turn
         self._responses: dict[int, Response] = {}
         self.beside = ResponsesBeside(self._maker, emit, room)
@@ -167,7 +167,7 @@ class Dialogue:
         """Stop sending an item because the client has stopped playing it."""
         for number, response in self._responses.items():
             if response.message is not None and response.message.item_id == item_id:
-                self._tell(Silenced(number, played_ms))
+                self._tell(PlaybackStopped(number, played_ms))
                 return
 
     def number_of(self, response_id: str | None) -> int | None:
@@ -229,8 +229,8 @@ class Dialogue:
                     item_id=self._turn_id,
                 )
                 self._commit(start_ms, end_ms, is_silent=True)
-            case HearOut():
-                self._transcriber.hear_out()
+            case CompleteTranscript():
+                self._transcriber.complete()
             case Speculate(number):
                 self._speculate(number)
             case Discard(number):
@@ -287,12 +287,12 @@ class Dialogue:
         self._transcriber.begin(setting, samples, state.now_ms)
 
     def _hear(self, text: str, stable: str) -> None:
-        self._tell(Heard(text))
+        self._tell(LiveTranscript(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
-    def _hear_all(self, text: str) -> None:
-        self._tell(Heard(text, is_final=True))
+    def _take_complete_transcript(self, text: str) -> None:
+        self._tell(LiveTranscript(text, is_final=True))
 
     def _is_transcribed(self) -> bool:
         return self.settings.audio.input.transcription is not None

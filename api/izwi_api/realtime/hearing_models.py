@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from izwi.chat import Role
-from izwi.conversation import Answer, Heard, Said, SpokenTurn
+from izwi.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
 from izwi.engine_client import EngineClient
 from izwi_api.realtime.items import Content, Item
 from izwi_api.services.chat import AnswerDelta
@@ -78,14 +78,14 @@ def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
     return tuple(turns)
 
 
-def _part(part: Content) -> str | Heard | Said | None:
+def _part(part: Content) -> str | AudioContent | AnswerContent | None:
     if part.kind == "input_audio" and part.audio is not None:
         samples = part.heard()
         if len(samples) >= _LEAST_SAMPLES:
-            return Heard(samples)
+            return AudioContent(samples)
     if part.entries:
         played = played_entries(part)
-        return Said(played) if played else None
+        return AnswerContent(played) if played else None
     return part.played_text or None
 
 

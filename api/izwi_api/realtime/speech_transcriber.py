@@ -23,16 +23,16 @@ class SpeechTranscriber:
 
     Args:
         hear: Called with its transcript so far, and with the stable part of it.
-        hear_all: Called with the transcript of all of it, after `hear_out`.
+        on_complete: Called with the transcript of all of it, after `complete`.
     """
 
     def __init__(
         self,
         services: Services,
         hear: Callable[[str, str], None],
-        hear_all: Callable[[str], None],
+        on_complete: Callable[[str], None],
     ):
-        self._services, self._hear, self._hear_all = services, hear, hear_all
+        self._services, self._hear, self._on_complete = services, hear, on_complete
         self._listener: Listener | None = None
         self._ended: Listener | None = None
         self._fed_ms = 0  # end of the audio that was fed
@@ -55,13 +55,13 @@ class SpeechTranscriber:
             self._listener.feed(samples)
             self._fed_ms = end_ms
 
-    def hear_out(self) -> None:
-        """Transcribe all that was fed, and then call `hear_all`, unless speech goes on before."""
+    def complete(self) -> None:
+        """Transcribe all that was fed, then call `on_complete`, unless speech continues before."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self._ended = listener
             listener.feed(_SILENCE)
-            listener.finish().add_done_callback(lambda done: self._heard_out(listener, done))
+            listener.finish().add_done_callback(lambda done: self._report_complete(listener, done))
 
     def finish(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
@@ -75,9 +75,9 @@ class SpeechTranscriber:
                 listener.close()
         self._listener = self._ended = None
 
-    def _heard_out(self, listener: Listener, transcript: asyncio.Task[str]) -> None:
+    def _report_complete(self, listener: Listener, transcript: asyncio.Task[str]) -> None:
         if self._ended is not listener:
             return
         self._ended = None
         if not transcript.cancelled() and transcript.exception() is None:
-            self._hear_all(transcript.result())
+            self._on_complete(transcript.result())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
-from izwi.conversation import Answer, ConversationInput, Heard, Said
+from izwi.conversation import Answer, AnswerContent, AudioContent, ConversationInput
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
 from izwi.grammar import Grammar, answer_grammar
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
@@ -250,10 +250,10 @@ def _build(
     )
 
 
-def _part(checkpoint: Checkpoint, role: Role, part: str | Heard | Said) -> Part:
+def _part(checkpoint: Checkpoint, role: Role, part: str | AudioContent | AnswerContent) -> Part:
     if isinstance(part, str):
         return part
-    if isinstance(part, Heard):
+    if isinstance(part, AudioContent):
         return checkpoint.hear(part.samples)
     if role is not Role.ASSISTANT:
         raise InvalidRequest("only the assistant has earlier answers", param="messages")
