@@ -33,7 +33,7 @@ class WrittenTurns:
 
 
 def kept_text(text: str) -> Answer:
-    """Return an answer's text in the form that `KeptAnswers` stores: one entry per byte."""
+    """Return an answer's text in the form that `StoredAnswers` stores: one entry per byte."""
     return tuple((byte,) for byte in text.encode())
 
 
