@@ -21,7 +21,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi_api.http.app import create_app
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.settings import Settings
 from tests.api.conftest import listening
 from tests.api.scripted_chat import ScriptedRegistry
@@ -51,7 +51,7 @@ def served(tmp_path_factory):
     app = create_app(engine, world.registry, Settings(home=home))
     with pytest.MonkeyPatch.context() as patch, listening(app, ws="auto") as port:
         # the same answers in every session, so that they can be compared
-        patch.setattr(making, "secrets", SimpleNamespace(randbits=lambda _: 7))
+        patch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))
         world.port, world.url = port, f"http://127.0.0.1:{port}/v1"
         yield world
 

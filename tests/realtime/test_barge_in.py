@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from izwi.capability import Capability
 from izwi.errors import ModelNotFound
 from izwi.request import Reason
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
@@ -121,7 +121,7 @@ def test_interruptions_at_any_time_keep_the_audio_and_history_consistent(monkeyp
         made.append(Tones(len(made)))
         return made[-1]
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     phone = run_virtually(converse(disturbances, made))
     check(phone, made)
 
@@ -167,7 +167,7 @@ def test_short_speech_pauses_an_answer_and_long_speech_cancels_it(monkeypatch):
         made.append(Tones(len(made)))
         return made[-1]
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     phone = run_virtually(converse([(1000, 120, 600), (200, 1500, 800)], made))
     assert made[0].num_pauses == 2
     assert [e.event["response"]["status"] for e in phone.of("response.done")] == [

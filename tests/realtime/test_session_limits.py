@@ -15,8 +15,8 @@ import pytest
 from izwi.errors import ModelNotFound
 from izwi_api.realtime import dialogue as dialogue_module
 from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.input_audio import InputBuffer
 from izwi_api.realtime.items import Conversation, parse_item
-from izwi_api.realtime.listening import InputBuffer
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import RealtimeSettings, wire_format
 from izwi_api.sessions.core import Message, Session

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from izwi_api.realtime import speech_transcriber
-from izwi_api.realtime.listening import Listener
+from izwi_api.realtime.input_audio import LiveTranscriber
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.pitch import PitchTracker
 from izwi_api.realtime.turn_rules import Rules
@@ -95,7 +95,7 @@ def test_the_quiet_end_of_a_word_is_transcribed():
     assert ends == [True] * 10 + [False] * 2
 
 
-class OddListener(Listener):
+class OddListener(LiveTranscriber):
     """Hears one word that nobody knows, whatever is said."""
 
     async def _run(self):

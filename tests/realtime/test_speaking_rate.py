@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
 from izwi_api.realtime.speaking_rate import CHARACTERS_PER_S, SpeakingRates
 from izwi_api.services.chat import AnswerDelta
@@ -84,7 +84,7 @@ def test_the_text_of_an_interrupted_answer_ends_where_it_was_played(
     async def run():
         return await cut_in_half(Phone(), speeds)
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     (content,) = run_virtually(run())["content"]
     assert TEXT.startswith(content["transcript"])
     assert least <= len(content["transcript"]) / len(TEXT) <= most

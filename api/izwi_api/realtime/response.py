@@ -17,7 +17,6 @@ from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
-from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import Content, Item
 from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
@@ -25,6 +24,7 @@ from izwi_api.realtime.playback import PlaybackClock
 from izwi_api.realtime.response_cost import ResponseCost
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.realtime.speaking_rate import SpeakingRates
+from izwi_api.realtime.speech_to_speech import LiveConversation
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
 

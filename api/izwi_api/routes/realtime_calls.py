@@ -24,7 +24,7 @@ from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import error_body
 from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.usage import Usage, current_usage
-from izwi_api.realtime.making import check_settings
+from izwi_api.realtime.response_maker import check_settings
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import Settings, check_formats
 from izwi_api.routes.realtime import first_settings, secret_settings
