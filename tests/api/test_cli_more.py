@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from izwi.errors import InvalidRequest
-from izwi_api.cli import doctor, sound_out, transcribe
+from izwi_api.cli import audio_out, doctor, transcribe
 from izwi_api.cli.text_in import ArrivingText
 from izwi_api.client import AsyncClient, RuntimeOptions
 from izwi_api.serve import local_services
@@ -409,7 +409,7 @@ def test_clone_plays_a_preview_on_a_terminal(cli, monkeypatch, tmp_path):
     player = tmp_path / "aplay"
     player.write_text(f"#!/bin/sh\ncat > {transcript}\n")
     player.chmod(0o755)
-    monkeypatch.setattr(sound_out, "find_player", lambda: str(player))
+    monkeypatch.setattr(audio_out, "find_player", lambda: str(player))
     monkeypatch.setattr("izwi_api.cli.clone._is_heard", lambda: True)
     sf.write(cli.folder / "good.wav", clip(), RATE)
     cli("clone", "good.wav", "--name", "good", "--yes", "--x-vector-only")

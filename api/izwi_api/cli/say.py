@@ -25,7 +25,7 @@ from izwi_api.settings import DEFAULT_MODELS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from izwi_api.cli.sound_out import Saved
+    from izwi_api.cli.audio_out import Saved
     from izwi_api.cli.target import Target
     from izwi_api.client import AsyncClient
     from izwi_api.client.speech import SpeechOptions
@@ -169,7 +169,7 @@ def say(
 
 def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
     """Report where the speech went, and write its codes if requested."""
-    from izwi_api.cli.sound_out import save_codes_to
+    from izwi_api.cli.audio_out import save_codes_to
     from izwi_api.console import messages
 
     if save_codes is not None:
@@ -223,7 +223,7 @@ def _clip(
     ref_audio: Path | None, ref_text: str | None, x_vector_only: bool, voice: str | None
 ) -> SpeechOptions:
     from izwi.errors import InvalidRequest
-    from izwi_api.cli.sound_files import decode_clip
+    from izwi_api.cli.audio_files import decode_clip
 
     if ref_audio is None:
         if ref_text is not None or x_vector_only:
@@ -245,7 +245,7 @@ async def _say(
     client: AsyncClient, text: str, options: SpeechOptions, target: Target, words: Path | None
 ) -> Saved:
     """Speak a text, and write the times of its words. The text "-" is on stdin."""
-    from izwi_api.cli.sound_out import put, write_words
+    from izwi_api.cli.audio_out import put, write_words
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
 
     arriving = ArrivingText(stdin_reader()) if text == "-" else None
