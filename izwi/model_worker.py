@@ -251,7 +251,7 @@ class ModelWorker:
         self.runner.begin(sequence)
         if log is None:
             return
-        log.put_into(sequence, None if self._writes else self.runner.codec)
+        log.restore(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
         if sequence.tracks is not None:

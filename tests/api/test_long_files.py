@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.audio import sound as sound_module
+from izwi.audio import decoded_audio as sound_module
 from izwi.audio.encode import wav_header
 from izwi.inputs import TranscriptionInput
 from izwi_api.http.app import create_app

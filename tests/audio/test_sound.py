@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from izwi.audio import sound as sound_module
-from izwi.audio.sound import DecodedAudio, within_full_scale
+from izwi.audio import decoded_audio as sound_module
+from izwi.audio.decoded_audio import DecodedAudio, within_full_scale
 from izwi.audio.split import split_at_silence
 from izwi.errors import IzwiError, Overloaded
 from tests.nameless import nameless_files

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulation.device import PaperPages, PaperPrompt, PaperRows
+from benchmarks.simulation.device import SimulatedPages, SimulatedPrompt, SimulatedRows
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
@@ -23,7 +23,7 @@ PAGE = 4
 
 
 class Facts:
-    """A model that speaks, or writes text, whose prompts are `PaperPrompt`s."""
+    """A model that speaks, or writes text, whose prompts are `SimulatedPrompt`s."""
 
     works_beside = False
 
@@ -44,8 +44,8 @@ def scheduler_of(
 ) -> Scheduler:
     defaults: dict[str, Any] = {"max_running": 8, "max_step_tokens": 64, "policy": "fcfs"}
     config = EngineConfig(page_size=PAGE, **(defaults | settings))
-    memory = PagedMemory(num_pages, PAGE, mover or PaperPages())
-    rows: Any = PaperRows(config.max_running)
+    memory = PagedMemory(num_pages, PAGE, mover or SimulatedPages())
+    rows: Any = SimulatedRows(config.max_running)
     return Scheduler(config, memory, rows, Facts(frame_s))
 
 
@@ -53,7 +53,7 @@ def sequence_of(
     arrival: int, num_positions: int = 3, num_shared: int = 0, at_s: float = 0.0, **fields: Any
 ) -> Sequence:
     inputs = fields.pop("inputs", ())
-    prompt = PaperPrompt(num_positions, num_shared, arrival, inputs)
+    prompt = SimulatedPrompt(num_positions, num_shared, arrival, inputs)
     return Sequence(Request(f"{arrival}", "m", prompt, **fields), arrival, at_s)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from izwi.scheduler.plan import PendingSound, Progress, Urgency, View
+from izwi.scheduler.plan import FramesDue, Progress, Urgency, View
 
-GROUPS = {"progress": Progress, "urgency": Urgency, "sound": PendingSound}
+GROUPS = {"progress": Progress, "urgency": Urgency, "sound": FramesDue}
 
 
 def view_of(

@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from izwi.alignment import AlignmentModel
-from izwi.audio.sound import within_full_scale
+from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidAudio

@@ -40,7 +40,7 @@ _ENGLISH = "English"
 class LFM2Audio:
     """One checkpoint on one device.
 
-    Implements `RecordableTracks`, `Alternates` and `Encodes` for the engine, and for API servers
+    Implements `RecordableTracks`, `ChoosesTracks` and `Encodes` for the engine, and for API servers
     `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
     """
 
