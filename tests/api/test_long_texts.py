@@ -49,7 +49,7 @@ class Meter:
             raise Overloaded("no characters left")
         self.left -= amounts["characters"]
 
-    def give_back(self, amounts):
+    def refund(self, amounts):
         self.left += amounts["characters"]
 
 

@@ -50,7 +50,7 @@ class Purse:
             raise QuotaExceeded("no more today", retry_after_s=1)
         self.left -= amounts["audio-seconds"]
 
-    def give_back(self, amounts):
+    def refund(self, amounts):
         self.left += amounts["audio-seconds"]
 
 

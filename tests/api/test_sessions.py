@@ -15,7 +15,7 @@ from izwi_api.sessions.core import Session
 from izwi_api.sessions.errors import GOING_AWAY, INTERNAL, NORMAL, POLICY, ClientLeft, SessionOver
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import OpenSessions, SessionCounts
-from izwi_api.sessions.places import Places
+from izwi_api.sessions.slots import Slots
 
 LIMITS = SessionLimits(tick_s=0.01)
 
@@ -236,7 +236,7 @@ async def test_all_sessions_are_ended_at_once(tmp_path):
 
     async def serve(wire):
         session = Session(wire, LIMITS)
-        with sessions.place(None, None), sessions.running(session):
+        with sessions.slot(None, None), sessions.running(session):
             await session.run(Echo(session))
 
     for _ in range(5):
@@ -277,31 +277,31 @@ async def test_a_session_that_is_ended_before_it_runs():
 
 def test_places_are_limited_and_come_back(tmp_path):
     sessions = OpenSessions(SessionCounts(a_server=3, a_key=2), tmp_path / "s", tmp_path / "k")
-    with sessions.place("ann", None):
-        with sessions.place("ann", None):
-            with pytest.raises(RateLimited, match="2 live sessions"), sessions.place("ann", None):
+    with sessions.slot("ann", None):
+        with sessions.slot("ann", None):
+            with pytest.raises(RateLimited, match="2 live sessions"), sessions.slot("ann", None):
                 pass
-            with sessions.place("ann", 3), pytest.raises(Overloaded), sessions.place("bob", None):
+            with sessions.slot("ann", 3), pytest.raises(Overloaded), sessions.slot("bob", None):
                 pass
-        with sessions.place("ann", None), sessions.place(None, None):
+        with sessions.slot("ann", None), sessions.slot(None, None):
             pass
-    with sessions.place("ann", None), sessions.place("ann", None):
+    with sessions.slot("ann", None), sessions.slot("ann", None):
         pass
 
 
 HOLD = """
 import sys
 from pathlib import Path
-from izwi_api.sessions.places import Places
-places = Places(Path(sys.argv[1]))
-print([places.take(3) for _ in range(int(sys.argv[2]))], flush=True)
+from izwi_api.sessions.slots import Slots
+slots = Slots(Path(sys.argv[1]))
+print([slots.take(3) for _ in range(int(sys.argv[2]))], flush=True)
 sys.stdin.read()
 """
 
 
 def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
     def hold(number):
-        command = [sys.executable, "-c", HOLD, str(tmp_path / "deep" / "places"), str(number)]
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "deep" / "slots"), str(number)]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -309,9 +309,9 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
 
     first, taken = hold(2)
     assert taken == "[0, 1]"
-    here = Places(tmp_path / "deep" / "places")
+    here = Slots(tmp_path / "deep" / "slots")
     assert [here.take(3), here.take(3)] == [2, None]
-    here.give_back(2)
+    here.release(2)
     second, taken = hold(3)
     assert taken == "[2, None, None]"
     first.kill()
@@ -325,6 +325,6 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
 
 def test_an_unusable_file_stops_no_session(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    places = Places(tmp_path / "file" / "places")
-    assert [places.take(2), places.take(2), places.take(2)] == [0, 1, None]
+    slots = Slots(tmp_path / "file" / "slots")
+    assert [slots.take(2), slots.take(2), slots.take(2)] == [0, 1, None]
     assert "counts alone" in caplog.text

@@ -104,7 +104,7 @@ def test_two_that_share_are_as_one_alone(tmp_path_factory, ops):
             elif op == "charge":
                 meter.charge({"characters": 7})
             else:
-                meter.give_back({"characters": 7})
+                meter.refund({"characters": 7})
         except RateLimited as error:
             return type(error)
         return None

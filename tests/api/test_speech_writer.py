@@ -18,7 +18,7 @@ from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode
 from izwi.registry import Registry
 from izwi.request import Chunk
-from izwi_api.services.speech import encoded_sound, open_speech
+from izwi_api.services.speech import encoded_audio, open_speech
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
@@ -128,7 +128,7 @@ async def test_it_can_be_encoded_like_any_speech(world: World) -> None:
     await writer.write(TEXT)
     await writer.close()
     encoder = stream_encoder("wav", writer.sample_rate)
-    content = b"".join([piece async for piece in encoded_sound(writer, encoder)])
+    content = b"".join([piece async for piece in encoded_audio(writer, encoder)])
     assert content[:4] == b"RIFF"
     assert len(content) > writer.num_frames * 1920 * 2
 

@@ -15,7 +15,7 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.audio.sinc import sinc_resample
 from izwi_api.schemas.spoken_chat import InputAudio
-from izwi_api.services.spoken_turns import decode_sound
+from izwi_api.services.spoken_turns import decode_input_audio
 from tests.api.conftest import wait_for
 from tests.api.in_process import serving
 from tests.models.tiny_asr import sound
@@ -173,9 +173,9 @@ async def test_sound_is_resampled_as_the_model_heard_it_in_training(served):
     data = file_of("wav", 0.5, 44_100)
     audio = InputAudio(data=data, format="wav")
     own = decode_audio(base64.b64decode(data), 44_100)
-    heard = await decode_sound(served[1], "s2s", audio)
+    heard = await decode_input_audio(served[1], "s2s", audio)
     np.testing.assert_allclose(heard, sinc_resample(own, 44_100, 16_000), atol=1e-6)
-    other = await decode_sound(served[1], "chat", audio)
+    other = await decode_input_audio(served[1], "chat", audio)
     assert np.abs(other[:2000] - heard[:2000]).max() > 1e-4
 
 

@@ -20,7 +20,7 @@ from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.http.app import create_app
-from izwi_api.services.speech import Speech, encoded_sound
+from izwi_api.services.speech import Speech, encoded_audio
 from izwi_api.services.timed_speech import TimedSpeech
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
@@ -320,7 +320,7 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed):
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
     speech = Speech(engine, texts, requests, FakeSpeech())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
-    pieces = [piece async for piece in encoded_sound(timed, stream_encoder("pcm", RATE), speed)]
+    pieces = [piece async for piece in encoded_audio(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)
     words = await timed.rest()
     assert [word.word for word in words] == ["one", "two", "three", "four", "five", "six"]

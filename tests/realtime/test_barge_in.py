@@ -14,9 +14,9 @@ from izwi.errors import ModelNotFound
 from izwi.request import Reason
 from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
-from izwi_api.services.converse import SoundPiece
 from izwi_api.settings import Settings
 from tests.examples import examples
 from tests.realtime.phone import RATE, Phone, call
@@ -48,7 +48,7 @@ class Tones:
             await self.going.wait()
             if number < len(WORDS):
                 yield AnswerDelta(content=f"{WORDS[number]} ")
-            yield SoundPiece(part)
+            yield AudioPiece(part)
 
     def pause(self):
         self.num_pauses += 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from izwi_api.realtime.response import Hooks, Response, ResponseSetting
 from izwi_api.realtime.speaker import WIRE, Speaker
-from izwi_api.services.converse import SoundPiece
+from izwi_api.services.cascade import AudioPiece
 from tests.examples import examples
 
 FRAME = 960  # bytes of 20 ms
@@ -95,7 +95,7 @@ class Starved:
     num_frames, sample_rate = 1, 24_000
 
     async def pieces(self):
-        yield SoundPiece(np.full(4800, 0.1, np.float32))
+        yield AudioPiece(np.full(4800, 0.1, np.float32))
         await asyncio.Event().wait()
 
     def abort(self): ...

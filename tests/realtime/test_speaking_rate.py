@@ -9,9 +9,9 @@ import pytest
 from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
 from izwi_api.realtime.speaking_rate import CHARACTERS_PER_S, SpeakingRates
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
-from izwi_api.services.converse import SoundPiece
 from izwi_api.settings import Settings
 from tests.realtime.phone import Phone, call
 from tests.realtime.test_barge_in import ANSWER_S, OnlyChat, Tones
@@ -40,7 +40,7 @@ class Slow(Tones):
     async def pieces(self):
         yield AnswerDelta(content=TEXT)
         async for piece in super().pieces():
-            if isinstance(piece, SoundPiece):
+            if isinstance(piece, AudioPiece):
                 yield piece
 
 

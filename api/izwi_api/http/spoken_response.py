@@ -14,7 +14,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.schemas.stream_options import StreamOptions, includes_usage, obfuscates
-from izwi_api.services.converse import SoundPiece
+from izwi_api.services.cascade import AudioPiece
 
 Text = TypeVar("Text")
 Text_co = TypeVar("Text_co", covariant=True)
@@ -22,7 +22,7 @@ Text_contra = TypeVar("Text_contra", contravariant=True)
 Keep = Callable[[], Awaitable[int | None]]
 
 
-class AskedFor(Protocol):
+class StreamFields(Protocol):
     """The fields of a request that say how its answer is sent."""
 
     @property
@@ -36,7 +36,7 @@ class AskedFor(Protocol):
         ...
 
 
-class Pieces(Protocol[Text_co]):
+class SpokenPieces(Protocol[Text_co]):
     """An answer while it is generated: text, and audio at one sample rate."""
 
     @property
@@ -44,7 +44,7 @@ class Pieces(Protocol[Text_co]):
         """Sample rate of the audio, in Hz; None for an answer in text only."""
         ...
 
-    def pieces(self) -> AsyncGenerator[Text_co | SoundPiece]:
+    def pieces(self) -> AsyncGenerator[Text_co | AudioPiece]:
         """Yield text and audio as they come."""
         ...
 
@@ -86,8 +86,8 @@ class Completion(Protocol[Text_contra]):
 
 
 async def spoken_response(
-    body: AskedFor,
-    answer: Pieces[Text],
+    body: StreamFields,
+    answer: SpokenPieces[Text],
     completion: Completion[Text],
     audio_format: str | None,
     keep: Keep,
@@ -121,12 +121,15 @@ async def spoken_response(
 
 
 async def _whole(
-    answer: Pieces[Text], completion: Completion[Text], encoder: StreamEncoder | None, keep: Keep
+    answer: SpokenPieces[Text],
+    completion: Completion[Text],
+    encoder: StreamEncoder | None,
+    keep: Keep,
 ) -> dict[str, Any]:
     file, num_samples = bytearray(), 0
     async with aclosing(answer.pieces()) as pieces:
         async for piece in pieces:
-            if encoder is not None and isinstance(piece, SoundPiece):
+            if encoder is not None and isinstance(piece, AudioPiece):
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     if encoder is None:
@@ -136,11 +139,11 @@ async def _whole(
 
 
 async def _events(
-    answer: Pieces[Text],
+    answer: SpokenPieces[Text],
     completion: Completion[Text],
     encoder: StreamEncoder | None,
     keep: Keep,
-    body: AskedFor,
+    body: StreamFields,
 ) -> AsyncGenerator[bytes]:
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
@@ -151,7 +154,7 @@ async def _events(
                 if not begun:
                     yield sent(completion.opening() | blank)
                     begun = True
-                if not isinstance(piece, SoundPiece):
+                if not isinstance(piece, AudioPiece):
                     yield sent(completion.piece(piece) | blank)
                 elif encoder is not None and (data := encoder.write(piece.pcm)):
                     yield sent(completion.sound(data) | blank)

@@ -25,8 +25,8 @@ from izwi_api.realtime.response_cost import ResponseCost
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.realtime.speech_to_speech import LiveConversation
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta, CallDelta
-from izwi_api.services.converse import SoundPiece
 
 # Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40
@@ -201,7 +201,7 @@ class Response:
             async with aclosing(spoken.pieces()) as pieces:
                 async for piece in pieces:
                     await self._released.wait()
-                    if isinstance(piece, SoundPiece):
+                    if isinstance(piece, AudioPiece):
                         assert encoder is not None and tempo is not None and lead_in is not None  # noqa: PT018
                         await self._send_sound(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
                     else:

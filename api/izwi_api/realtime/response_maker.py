@@ -30,8 +30,8 @@ from izwi_api.realtime.settings import (
 )
 from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.realtime.speech_to_speech import LiveConversation, spoken_turns
+from izwi_api.services.cascade import Voice, open_spoken_answer
 from izwi_api.services.context import Services
-from izwi_api.services.converse import Voice, open_spoken_answer
 from izwi_api.services.live_transcribe import default_streaming_model
 from izwi_api.services.speech_to_speech import open_conversation
 from izwi_api.services.speech_writer import default_writable_model

@@ -18,7 +18,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.http.usage import key_name
-from izwi_api.routes.cascade import heard_body, speak_answer
+from izwi_api.routes.cascade import speak_answer, transcribed_body
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
@@ -57,7 +57,7 @@ async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Respon
         return await answer_aloud(services, values)
     if asks_for_sound(values):
         return await speak_answer(services, values)
-    body, _ = await heard_body(services, values)
+    body, _ = await transcribed_body(services, values)
     return await _answer(services, body)
 
 

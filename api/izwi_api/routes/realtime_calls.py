@@ -69,7 +69,7 @@ async def call(request: Request) -> Response:
     check_formats(settings)
     limits = state.services.settings.session_limits
     with ExitStack() as stack:
-        stack.enter_context(state.sessions.place(usage.key_name, usage.max_sessions))
+        stack.enter_context(state.sessions.slot(usage.key_name, usage.max_sessions))
         caller = Call()
         session = Session(caller, limits)
         total_s, left = limits.total_s, partial(rate_limits, usage)

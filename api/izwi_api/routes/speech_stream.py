@@ -37,9 +37,9 @@ from izwi_api.schemas.speech_stream import (
     parse_message,
 )
 from izwi_api.services.align import Aligner
+from izwi_api.services.audio_messages import AudioMessages
 from izwi_api.services.context import Services
-from izwi_api.services.sound_messages import SoundMessages
-from izwi_api.services.speech import Speech, encoded_sound, open_speech, piece_seed
+from izwi_api.services.speech import Speech, encoded_audio, open_speech, piece_seed
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
 from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
@@ -279,14 +279,14 @@ class _SpeechSession:
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
         encoder = stream_encoder(config.response_format, sound.sample_rate)
         rate = PCM_RATE if config.response_format == "pcm" else sound.sample_rate
-        file = SoundMessages(self._send_sound, config, place)
+        file = AudioMessages(self._send_sound, config, place)
 
         async def begin() -> None:
             utterance.num_files += 1
             await file.begin(utterance.shown if text is None else text, rate)
 
         try:
-            async with aclosing(encoded_sound(sound, encoder, config.speed)) as pieces:
+            async with aclosing(encoded_audio(sound, encoder, config.speed)) as pieces:
                 async for piece in pieces:
                     if not file.is_begun:
                         await begin()

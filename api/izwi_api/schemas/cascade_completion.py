@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from izwi_api.schemas.chat_completion import Completion, usage_of
+from izwi_api.services.cascade import SpokenAnswer
 from izwi_api.services.chat import AnswerDelta
-from izwi_api.services.converse import SpokenAnswer
 
 
 class CascadeCompletion:

@@ -48,7 +48,7 @@ async def read_turns(
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                sound = await decode_sound(services, model_name, part.input_audio)
+                sound = await decode_input_audio(services, model_name, part.input_audio)
                 parts.append(AudioContent(sound))
             else:
                 parts.append(part.text)
@@ -59,7 +59,7 @@ async def read_turns(
     return tuple(turns)
 
 
-async def decode_sound(services: Services, model_name: str, audio: InputAudio) -> Float32:
+async def decode_input_audio(services: Services, model_name: str, audio: InputAudio) -> Float32:
     """Decode the audio of a message: (n,) float32 at 16 kHz. Raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)

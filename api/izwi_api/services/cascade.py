@@ -37,7 +37,7 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoundPiece:
+class AudioPiece:
     """Audio of an answer: (n,) float32 at the answer's `sample_rate`."""
 
     pcm: Float32
@@ -55,7 +55,7 @@ class SpokenAnswer:
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
         self._engine, self._writer = engine, writer
-        self._pieces: deque[AnswerDelta | SoundPiece] = deque()
+        self._pieces: deque[AnswerDelta | AudioPiece] = deque()
         self._num_sounds = 0  # among them
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._is_silent = False  # nothing in the text can be spoken
@@ -65,7 +65,7 @@ class SpokenAnswer:
         """Frames of audio so far."""
         return 0 if self._writer is None else self._writer.num_frames
 
-    async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they come; leaving early aborts both requests.
 
         Raises:
@@ -80,7 +80,7 @@ class SpokenAnswer:
             while True:
                 while self._pieces:
                     piece = self._pieces.popleft()
-                    if isinstance(piece, SoundPiece):
+                    if isinstance(piece, AudioPiece):
                         self._num_sounds -= 1
                         self._room.set()
                     yield piece
@@ -152,7 +152,7 @@ class SpokenAnswer:
                         self._room.clear()
                         await self._room.wait()
                     self._num_sounds += 1
-                    self._put(SoundPiece(chunk.pcm))
+                    self._put(AudioPiece(chunk.pcm))
         except (EngineStopped, InvalidRequest):
             if not self._is_silent:
                 # `_write` ends the speech itself if there is nothing to speak, and reports that
@@ -160,7 +160,7 @@ class SpokenAnswer:
             if not self._is_silent:
                 raise
 
-    def _put(self, piece: AnswerDelta | SoundPiece) -> None:
+    def _put(self, piece: AnswerDelta | AudioPiece) -> None:
         self._pieces.append(piece)
         self._news.set()
 
