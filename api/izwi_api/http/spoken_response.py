@@ -56,31 +56,31 @@ class SpokenPieces(Protocol[Text_co]):
 class Completion(Protocol[Text_contra]):
     """The JSON of one answer, whole or in pieces that share an id."""
 
-    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete answer, with its audio file and the expiry of its id."""
         ...
 
-    def opening(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         """Return the first chunk."""
         ...
 
-    def piece(self, delta: Text_contra) -> dict[str, Any]:
+    def delta_chunk(self, delta: Text_contra) -> dict[str, Any]:
         """Return a chunk of text."""
         ...
 
-    def sound(self, data: bytes) -> dict[str, Any]:
+    def audio_chunk(self, data: bytes) -> dict[str, Any]:
         """Return a chunk of the audio file."""
         ...
 
-    def expiry(self, expires_at: int) -> dict[str, Any]:
+    def expiry_chunk(self, expires_at: int) -> dict[str, Any]:
         """Return the chunk with the expiry of the audio's id."""
         ...
 
-    def closing(self) -> dict[str, Any]:
+    def last_chunk(self) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
         ...
 
-    def bill(self) -> dict[str, Any]:
+    def usage_chunk(self) -> dict[str, Any]:
         """Return the chunk with the usage, if it was requested."""
         ...
 
@@ -133,9 +133,9 @@ async def _whole(
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     if encoder is None:
-        return completion.whole(b"", await keep())
+        return completion.full(b"", await keep())
     file += encoder.finish()
-    return completion.whole(with_length(bytes(file), num_samples), await keep())
+    return completion.full(with_length(bytes(file), num_samples), await keep())
 
 
 async def _events(
@@ -152,12 +152,12 @@ async def _events(
         async with aclosing(answer.pieces()) as pieces:
             async for piece in pieces:
                 if not begun:
-                    yield sent(completion.opening() | blank)
+                    yield sent(completion.first_chunk() | blank)
                     begun = True
                 if not isinstance(piece, AudioPiece):
-                    yield sent(completion.piece(piece) | blank)
+                    yield sent(completion.delta_chunk(piece) | blank)
                 elif encoder is not None and (data := encoder.write(piece.pcm)):
-                    yield sent(completion.sound(data) | blank)
+                    yield sent(completion.audio_chunk(data) | blank)
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:
@@ -165,12 +165,12 @@ async def _events(
         yield error_line(error)
         return
     if not begun:
-        yield sent(completion.opening() | blank)
+        yield sent(completion.first_chunk() | blank)
     if encoder is not None and (data := encoder.finish()):
-        yield sent(completion.sound(data) | blank)
+        yield sent(completion.audio_chunk(data) | blank)
     if (expires_at := await keep()) is not None:
-        yield sent(completion.expiry(expires_at) | blank)
-    yield sent(completion.closing() | blank)
+        yield sent(completion.expiry_chunk(expires_at) | blank)
+    yield sent(completion.last_chunk() | blank)
     if includes_usage(body.stream_options):
-        yield event(completion.bill())
+        yield event(completion.usage_chunk())
     yield DONE
