@@ -20,7 +20,7 @@ def opus_bomb(num_bytes: int, packet: bytes = b"\xdb\xc2\x00\x00", packet_ms: in
     Args:
         num_bytes: About as long.
         packet: One packet; by default two stereo CELT frames of 20 ms that hold nothing.
-        packet_ms: How much sound it is.
+        packet_ms: Duration of the audio in each packet.
     """
     head = b"OpusHead" + struct.pack("<BBHIhB", 1, 2, 0, 48_000, 0, 0)
     tags = b"OpusTags" + struct.pack("<I4sI", 4, b"none", 0)

@@ -1,4 +1,4 @@
-"""A small engine that really makes sound and text through the same protocol, and a live server."""
+"""A small engine that really emits audio and text through the same protocol, and a live server."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def silence(seconds):
 
 
 def audible(samples):
-    """When the sound begins and ends, in seconds."""
+    """When the speech begins and ends, in seconds."""
     return np.flatnonzero(np.abs(samples) > 0.02)[[0, -1]] / RATE
 
 

@@ -1,4 +1,4 @@
-"""Sound to and from a chat model, by the embedded transcriber and voice, before the real engine.
+"""Audio to and from a chat model, by the embedded transcriber and voice, before the real engine.
 
 What the chat model says is chosen here; it runs in the engine nevertheless, a token a word.
 """
@@ -247,7 +247,7 @@ async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, 
     async with aclosing(spoken.pieces()) as pieces, asyncio.timeout(60):
         while not isinstance(await anext(pieces), AudioPiece):
             pass
-        assert spoken.answer.reason is None  # the first sound leaves before the text is complete
+        assert spoken.answer.reason is None  # the first audio leaves before the text is complete
         spoken.abort()
         before = dict(passes)
         load = services.engine.load

@@ -65,7 +65,7 @@ def test_a_verb_that_is_misspelt(cli, verb):
     assert "No such command 'lsit'" in cli(verb, "lsit", code=2).stderr
 
 
-# -- say: where the sound goes -------------------------------------------------------------------
+# -- say: where the audio goes -------------------------------------------------------------------
 def test_say_at_another_speed(cli, server):
     cli("say", "hello there", "--out", "a.wav")
     cli("say", "hello there", "--speed", "2", "--out", "fast.wav")

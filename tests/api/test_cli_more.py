@@ -28,7 +28,7 @@ from tests.models.tiny_tts import write_tiny_tts
 
 @pytest.fixture
 def sounds(cli, tone_wav):
-    """A folder with three sounds of one to three words, one broken, and what is no sound."""
+    """A folder with three recordings of one to three words, a broken one, and other files."""
     folder = cli.folder / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.wav").write_bytes(tone_wav(1.0))
@@ -140,7 +140,7 @@ async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
 
 
 async def progress_of(client, audio):
-    """Shares of a sound that are transcribed, each once, and the transcript."""
+    """The shares of a recording that are transcribed so far, each once, and the transcript."""
     shares = []
     async with client.stream_transcription(audio) as stream:
         async for update in stream:
@@ -477,7 +477,7 @@ def test_doctor_says_what_is_broken(cli, monkeypatch):
 
 
 def test_bench_times_every_model(cli):
-    cli.engine.step_s = 0.005  # beside which what carries the sound takes no time
+    cli.engine.step_s = 0.005  # compared with which passing the audio on takes no time
     report = json.loads(cli("bench", "--rounds", "2", "--streams", "3", "--json").stdout)
     speech, transcription = report["models"]
     assert report["rounds"] == 2

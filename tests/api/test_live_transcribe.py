@@ -136,7 +136,7 @@ class ReportingStream:
 
     @property
     def seconds(self) -> float:
-        """Sound that its windows hold."""
+        """The audio that its windows hold."""
         return sum(w.values.shape[1] for w in self.request.prompt.encode_inputs) / 100
 
 

@@ -70,7 +70,7 @@ def client(world):
 
 @pytest.fixture
 def in_file(monkeypatch, world):
-    """Puts every sound into a file; the returned function says whether one was."""
+    """Puts all decoded audio into files; the returned function says whether there was any."""
     monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 100)
     world.model.most_files = 0
     return lambda: world.model.most_files > 0

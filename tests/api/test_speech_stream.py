@@ -520,7 +520,7 @@ async def test_a_fast_client_is_backpressured(world, limits):
     for _ in range(100):
         client.send("input.text", text="x" * 50)
     client.send("input.done")
-    # it reads no sound, so its text is not taken
+    # it reads no audio, so its text is not accepted
     assert await client.num_not_taken() > 50
     messages = await client.until("session.done")
     assert len(sound(messages)) == 5000 * FRAME_BYTES

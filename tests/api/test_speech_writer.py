@@ -1,4 +1,4 @@
-"""Text is written while its sound is read, before the real engine and tiny checkpoints."""
+"""Text is written while its audio is read, before the real engine and tiny checkpoints."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_an_answer_aloud(create):
     assert said.id.startswith("audio_")
     assert said.transcript
     frames = len(base64.b64decode(said.data)) / FRAME_BYTES
-    # a frame that ends the sound is none
+    # a frame that ends the audio is not audio
     assert 0 < frames <= details.audio_tokens
     assert frames == int(frames)
     assert details.audio_tokens + details.text_tokens == 40 == answer.usage.completion_tokens
@@ -103,7 +103,7 @@ def test_a_stream_says_what_the_whole_says(create):
     assert "".join(part.get("transcript", "") for part in parts) == whole.transcript
     data = b"".join(base64.b64decode(part["data"]) for part in parts if "data" in part)
     assert data == base64.b64decode(whole.data)
-    # text and sound by turns, not one after the other
+    # text and audio by turns, not one after the other
     kinds = [next(k for k in ("transcript", "data", "id") if k in part) for part in parts]
     first, last = kinds.index("data"), len(kinds) - kinds[::-1].index("data")
     assert "transcript" in kinds[first:last]

@@ -258,11 +258,11 @@ def test_a_session_says_where_words_come(world, fields):
     assert "base64" in reported["message"]
 
 
-# ---- real sound ----------------------------------------------------------------------------
+# ---- real audio ----------------------------------------------------------------------------
 
 
 def bursts(samples, rate):
-    """Where a sound is loud: (start, end) in seconds; dips of up to 50 ms belong to a burst."""
+    """Where the audio is loud: (start, end) in seconds; dips of up to 50 ms belong to a burst."""
     loud, found = np.flatnonzero(np.abs(samples) > 0.1) / rate, []
     for at in loud.tolist():
         if found and at - found[-1][1] < 0.05:
@@ -273,7 +273,7 @@ def bursts(samples, rate):
 
 
 class BurstAligner:
-    """Gives each word a burst of the sound."""
+    """Gives each word a burst of the audio."""
 
     model = SimpleNamespace(split_audio=lambda samples: [(0, len(samples))])
 

@@ -1,4 +1,4 @@
-"""A sound of any length in little memory: the same samples, in an unnamed private file."""
+"""Audio of any length in little memory: the same samples, in an unnamed private file."""
 
 from __future__ import annotations
 

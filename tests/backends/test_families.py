@@ -1,4 +1,4 @@
-"""Every family gives torch's entries, and sound as near as float32: on MLX, on the core alone."""
+"""Every family gives torch's entries, and audio within float32: on MLX, on the core alone."""
 
 from __future__ import annotations
 

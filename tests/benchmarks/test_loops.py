@@ -59,7 +59,7 @@ def speaking(parts: list[tuple[float, bytes]], asked: list[Any]) -> Handler:
 
 async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
     asked: list[Any] = []
-    # cut inside a sample; the third part comes 0.2 s after sound for 0.08 s
+    # cut inside a sample; the third part comes 0.2 s after 0.08 s of audio
     parts = [(0.05, SILENCE + SOUND[:1]), (0.05, SOUND[1:]), (0.2, SOUND)]
     async with answering(speaking(parts, asked)) as client:
         played = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)

@@ -13,7 +13,7 @@ from agents import function_tool  # noqa: E402
 from agents.realtime import RealtimeAgent, RealtimeRunner  # noqa: E402
 
 LONG = "Count from one to twenty."
-SECOND = 48_000  # bytes of sound
+SECOND = 48_000  # bytes of audio
 
 
 class Talk:
@@ -33,7 +33,7 @@ class Talk:
                 return event
 
     async def until_heard(self, num_bytes):
-        """Until so much sound of one answer has come."""
+        """Wait until this much audio of one answer has arrived."""
         come = 0
         while come < num_bytes:
             come += len((await self.until("audio")).audio.data)

@@ -171,7 +171,7 @@ def test_one_late_launch_and_audio_leave_time_for_new_requests(slow: str) -> Non
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_step_is_priced_by_all_that_it_waited_for(ahead: bool) -> None:
-    """Encoders and sound count where nothing else runs; beside the next step sound is free."""
+    """Encoders and vocoding count if nothing else runs; beside the next step vocoding is free."""
     timed = Timed()
     clock, learnt = timed.world.clock, list[tuple[StepWork, float]]()
     forward, vocode, encode = Runner.forward, Runner.vocode, Runner.encode

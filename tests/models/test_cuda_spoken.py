@@ -40,7 +40,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def sounds() -> Iterator[AudioContent]:
-    """Sounds of 3 to 5 s, of which no two are equal."""
+    """Recordings of 3 to 5 s, no two of which are equal."""
 
     def drawn() -> Iterator[AudioContent]:
         chance = np.random.default_rng(7)
@@ -52,7 +52,7 @@ def sounds() -> Iterator[AudioContent]:
 
 
 def answer(served: Served, turns: list[SpokenTurn]) -> float:
-    """Ask; seconds of sound of the answer, which is complete."""
+    """Ask, and return the duration in seconds of the complete answer."""
     engine, model = served
     ask = ConversationInput(tuple(turns), seed=1, max_new_tokens=ENTRIES)
     engine.submit(model.prepare_conversation(f"{len(turns)}", "s2s", ask))

@@ -47,7 +47,7 @@ def loaded() -> Loaded:
 class World:
     """An engine over loaded checkpoints.
 
-    Its clock advances a millisecond whenever it is read. So sound is made in the same chunks, and
+    Its clock advances a millisecond whenever it is read. So audio is made in the same chunks, and
     rounded alike, however busy the machine is.
     """
 

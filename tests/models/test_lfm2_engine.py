@@ -60,7 +60,7 @@ class Given:
     def __init__(self) -> None:
         self.entries: list[tuple[int, ...]] = []
         self.pcm: list[np.ndarray] = []
-        self.order = ""  # T, A or, where sound left, S
+        self.order = ""  # T, A or, where audio left, S
         self.reason: Reason | None = None
 
     def take(self, chunk: Chunk) -> None:
@@ -107,7 +107,7 @@ def talk(model: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
 
 # -- parity ----------------------------------------------------------------------------------
 class GivenSound:
-    """Stands for the encoder: the goldens' sound is drawn at random."""
+    """Stands for the encoder: the goldens' audio is drawn at random."""
 
     def encode(self, inputs: Any) -> list[Any]:
         return [torch.from_numpy(piece.values) for piece in inputs]
@@ -263,7 +263,7 @@ def test_a_third_turn_computes_what_is_new(model):
 
 
 def test_the_sound_is_that_of_the_frames(model, alone):
-    """Streamed it is what one decode gives; frames that end a stretch of sound are no sound."""
+    """Streamed audio equals that of one decode; frames that end a stretch of audio are silent."""
     frames = [ids for ids in alone["talk"].entries if len(ids) == 8 and ids[0] != 2048]
     codec = model.tracks[1].codec
     kinds = {"float": torch.float32, "int64": torch.int64}

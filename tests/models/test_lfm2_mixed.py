@@ -37,7 +37,7 @@ from tests.models.tiny_tts import write_tiny_tts
 
 BACKEND = torch_backend("cpu", "float32")
 CONFIG = EngineConfig(max_running=12, kv_bytes=1 << 22, page_size=8, max_step_tokens=64)
-# now and then text asks for sound, and sound ends
+# now and then text requests audio, and audio ends
 LIVELY = (
     *CALM,
     ("lfm.embed_tokens.weight", 128, 1.3),

@@ -68,7 +68,7 @@ def test_conversations_are_laid_out_as_by_the_reference(tokenizer, n):
     ]
     assert prompt.inputs.tolist() == rows
     sounds = [said[1] for said in said_in(PROMPTS[n]) if said[0] == "sound"]
-    # every position of sound belongs to one of the sounds, in order
+    # every position of audio belongs to one of the clips, in order
     places = [i for i, row in enumerate(rows) if row == SOUND]
     starts = list(prompt.sound_starts)
     sizes = [sound(samples).num_positions for samples in sounds]

@@ -38,7 +38,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def asked(model: Any) -> list[Request]:
-    """Requests of both modes, greedy and sampled, with and without sound, of many lengths."""
+    """Requests of both modes, greedy and sampled, with and without audio, of many lengths."""
     said = [
         talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
         talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),

@@ -1,4 +1,4 @@
-"""LFM2.5-Audio's sound through the engine: the one-shot decode of its frames, however it is cut."""
+"""LFM2.5-Audio's audio through the engine equals one decode of its frames, however it is cut."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
 
 
 def talked(heard: np.ndarray, said: Answer) -> ConversationInput:
-    """A conversation of every kind of turn: text, sound, and an earlier answer."""
+    """A conversation of every kind of turn: text, audio, and an earlier answer."""
     turns = (
         SpokenTurn(Role.SYSTEM, ("Be brief.",)),
         SpokenTurn(Role.USER, ("Who is there?", AudioContent(heard))),
@@ -161,7 +161,7 @@ def an_engine(registry: Registry) -> Engine:
 
 
 def run_until_sound(engine: Engine, request: Request, recorder: RequestRecorder) -> None:
-    """Run a request until its first sound has left, then stop it."""
+    """Run a request until its first audio has left, then stop it."""
     engine.submit(request)
     recorder.submitted(request)
     has_sound = False

@@ -101,7 +101,7 @@ class Talk:
                 return event
 
     async def speak(self, samples, rate=24_000):
-        """Send sound, 16-bit PCM at 24 kHz, as fast as the server takes it."""
+        """Send audio, 16-bit PCM at 24 kHz, as fast as the server accepts it."""
         if rate != 24_000:
             samples = soxr.resample(samples, rate, 24_000)
         data = to_s16le(np.asarray(samples, np.float32))
@@ -118,7 +118,7 @@ class Talk:
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 
     def sound(self, response_id=None):
-        """All sound of a response, or of all."""
+        """All audio of a response, or of all of them."""
         return b"".join(
             base64.b64decode(event.delta)
             for event in self.events

@@ -28,7 +28,7 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 
 class Tones:
-    """An answer of known sound, made a little faster than it is played."""
+    """An answer of known audio, generated a little faster than it is played."""
 
     sample_rate = RATE
     num_frames = 0

@@ -1,4 +1,4 @@
-"""Sound on the wire: how it is cut changes nothing, and G.711 is what FFmpeg makes of it."""
+"""Audio on the wire: how it is cut changes nothing, and G.711 equals FFmpeg's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound over a network that loses packets: alone, and in a live session over WebRTC, both ways."""
+"""Audio over a network that loses packets: alone, and in a live session over WebRTC, both ways."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
         conversation.add(parse_item(call, WIRE))
     assert refused.value.code == "conversation_too_long"
     assert len(conversation.items) == 4
-    # sound whose words come later is taken, and room is made by deleting
+    # audio whose words come later is accepted, and room is made by deleting
     conversation.add(parse_item({"type": "message", "role": "user", "content": []}, WIRE))
     conversation.delete(conversation.items[0].item_id)
     call["arguments"] = megabyte[:-1]

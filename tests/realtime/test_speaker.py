@@ -1,4 +1,4 @@
-"""The queue of sound that a server plays: order, pauses at the sample, what was heard."""
+"""The queue of audio that a server plays: order, pauses at the sample, what was played."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
 
 
 class Starved:
-    """An answer whose models have made one piece of sound, and make no more for now."""
+    """An answer whose models have generated one piece of audio, and no more for now."""
 
     answer = SimpleNamespace(num_prompt_tokens=0, num_tokens=0, reason=None)
     num_frames, sample_rate = 1, 24_000

@@ -142,7 +142,7 @@ def test_without_new_requests_nothing_waits() -> None:
     assert not waits(num_rows=0)
 
 
-# -- sound that waits for others -----------------------------------------------------------------
+# -- audio that waits for others -----------------------------------------------------------------
 def row(frames: int, chunk: int = 4) -> View:
     return view_of(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
 

@@ -62,7 +62,7 @@ def device(
 def beside(
     num_long: int, pieces: int = 70, rate: float = 1.0, machine: Machine = CPU
 ) -> tuple[list[Waited], float]:
-    """Short requests beside so many long texts; and the sound that those got, seconds."""
+    """Short requests beside this many long texts; and the audio of those, in seconds."""
     rng = random.Random(num_long)
     texts = [long_text(10_000 * (number + 1), pieces) for number in range(num_long)]
     frames = {piece.request_id: rng.randint(45, 60) for text in texts for piece in text}

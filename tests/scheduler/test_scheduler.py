@@ -119,7 +119,7 @@ def test_without_a_place_a_policy_is_shown_four_that_wait() -> None:
     first = sequence_of(100)
     scheduler.add(first)
     step(scheduler)
-    scheduler.end(first, Reason.STOP)  # its sound is still to be made
+    scheduler.end(first, Reason.STOP)  # its audio is still to be made
     scheduler.pause(first, 0.0)
     scheduler.add(sequence_of(101))
     scheduler._rows._states._free.append(1)  # type: ignore[attr-defined]
@@ -481,7 +481,7 @@ def test_a_stream_without_text_plays_what_it_has_before_its_listener_hears_a_gap
     step(scheduler)
     sequence.emitted += [(0,)] * 4
     sequence.sound.num_vocoded, sequence.sound.chunks = 2, [2]
-    scheduler.delivered(sequence, 2, now_s=1.0)  # a second of sound
+    scheduler.delivered(sequence, 2, now_s=1.0)  # a second of audio
     assert scheduler._view(sequence, 1.7).sound.chunk == 4
     assert scheduler._view(sequence, 1.9).sound.chunk == 2
     sequence.input.is_open = False

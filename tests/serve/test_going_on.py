@@ -160,7 +160,7 @@ async def test_a_backpressured_reader_loses_nothing_across_a_restart():
 
 
 async def test_a_delivered_entry_is_not_delivered_again():
-    """All frames are there, and their last sound is owed, when the engine dies."""
+    """When the engine dies, all frames are there, and their last audio has not been sent."""
     async with Dying(toy_engine) as world:
         whole = given(await read(world.api_server.submit(endless("a", 4, 21))))
         stream = world.api_server.submit(endless("a", 4, 21))

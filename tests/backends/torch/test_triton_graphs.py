@@ -50,7 +50,7 @@ def run(
     kinds: tuple[type, ...] = (ToySpeech, ToyText),
     num_requests: int = 4,
 ) -> tuple[Engine, dict[str, Any]]:
-    """Logs and sound of some requests to models, of which three run at a time."""
+    """Logs and audio of some requests to models, of which three run at a time."""
     models = {"text" if kind is ToyText else "toy": kind(ops) for kind in kinds}
     engine = Engine(models, TorchBackend(ops), config)
     logs: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
 
 @pytest.mark.slow
 def test_what_is_replayed_was_recorded_before() -> None:
-    """Whatever rows are drawn for; a model of sound tells no log probabilities."""
+    """Any rows; a speech model reports no log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ops = TritonOps(device, torch.float32)
     engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, TorchBackend(ops), CONFIG)
