@@ -1,6 +1,6 @@
 """Audio to and from a chat model, by the embedded transcriber and voice, before the real engine.
 
-What the chat model says is chosen here; it runs in the engine nevertheless, a token a word.
+The tests choose the chat model's words; it runs in the engine, one token per word.
 """
 
 from __future__ import annotations

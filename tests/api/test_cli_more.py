@@ -1,4 +1,4 @@
-"""Many files, pipes, servers, clips and the machine itself: what the verbs do beyond one file."""
+"""Commands with many files, pipes, servers and clips, and `izwi doctor`."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def tiny_voice(tmp_path_factory):
 
 
 async def spoken(tiny_voice, write, close_after):
-    """Say what arrives in a pipe; its end is written once so many frames were heard."""
+    """Speak text from a pipe, which is closed after this many frames were played."""
     reading, writing = os.pipe()
     os.write(writing, write[0])
     runtime = RuntimeOptions(device="cpu", dtype="float32")
@@ -320,7 +320,7 @@ def _whole(answer):
 
 @pytest.fixture
 def forgotten(server):
-    """The server's voices are those of the session: what a test adds, it takes away."""
+    """All tests share the server's voices: a test removes those that it adds."""
     yield
     urllib.request.urlopen(
         urllib.request.Request(f"{server.url}/v1/audio/voices/far", method="DELETE")

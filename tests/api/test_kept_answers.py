@@ -1,4 +1,4 @@
-"""Earlier answers are found by id for an hour, by their caller and model alone."""
+"""Earlier answers are found by id for an hour, for the same caller and model only."""
 
 from __future__ import annotations
 

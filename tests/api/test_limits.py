@@ -1,4 +1,4 @@
-"""What a key may use: bucket and day as pure values, and the meter that holds them to a clock."""
+"""Limits of a key: bucket and day quota as pure values, and the meter over a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of a key's limits, a refund and counts of other processes do to what is left."""
+"""How a change of limits, a refund and other processes' counts change what is left of a key."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
 class ListeningModel(FakeTranscription):
-    """Writes a text that depends on every bit of what it hears."""
+    """Writes a text that depends on every bit of its audio."""
 
     def __init__(self, engine, home):
         self.engine, self.home = engine, home

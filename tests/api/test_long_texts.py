@@ -1,4 +1,4 @@
-"""A long text takes no more of the engine than keeps its reader ahead."""
+"""A long text uses the engine only as far as its reader needs."""
 
 from __future__ import annotations
 

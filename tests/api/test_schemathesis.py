@@ -1,4 +1,4 @@
-"""Whatever our OpenAPI allows, and what it does not, is answered as OpenAPI says."""
+"""Requests that our OpenAPI schema allows or forbids get the responses that it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core of live sessions, with a protocol of its own: how it reads, writes and ends."""
+"""The core of live sessions, with a test protocol: how it reads, writes and ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = SessionLimits(tick_s=0.01)
 
 
 class Wire:
-    """A client in this loop; it takes what `room` lets it take."""
+    """A client in this event loop; it reads as much as `room` allows."""
 
     def __init__(self, room=1000):
         self.inbox = asyncio.Queue()
@@ -160,7 +160,7 @@ async def test_a_client_that_reads_nothing_is_left(monkeypatch, busy):
 
 
 async def test_what_a_client_does_not_read_is_bounded():
-    """A flood of messages, each with a large answer: the next are not taken."""
+    """A flood of messages, each with a large answer: later ones are not read."""
     wire, service, task = opened(replace(LIMITS, pending_messages=1000, pending_bytes=1000), room=0)
     for _ in range(50):
         wire.inbox.put_nowait("flood 8")

@@ -1,4 +1,4 @@
-"""The WebSocket /v1/audio/speech/stream: text written piece by piece, heard before it is whole."""
+"""The WebSocket /v1/audio/speech/stream: text is spoken while it is written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FakeWritableSpeech(FakeSpeech):
 
 
 class Client:
-    """The other end of a WebSocket, right before the app: what is not read is not buffered."""
+    """The client's end of a WebSocket, directly at the app, without buffers."""
 
     def __init__(self, app, headers=()):
         self.scope = {
@@ -120,7 +120,7 @@ class Client:
         return await self.until("session.done")
 
     async def num_not_taken(self):
-        """Messages that are left when no more are taken."""
+        """The remaining messages when no more are read."""
         left = None
         while left != (left := self.inbox.qsize()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)

@@ -28,7 +28,7 @@ ASK = SpeechInput("", "ryan", seed=7, max_new_tokens=16)
 
 
 class World:
-    """An engine over a checkpoint that takes text whole, and one that takes English sentences."""
+    """An engine with a checkpoint that needs whole text, and one that reads English sentences."""
 
     def __init__(self, folders: list[str]):
         backend = torch_backend("cpu", "float32")

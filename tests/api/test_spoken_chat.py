@@ -1,4 +1,4 @@
-"""Chat completions that hear and speak, before the real engine over random weights."""
+"""Chat completions with audio in and out, with the real engine and random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations at their limits: answered or refused, and the next caller notices nothing."""
+"""Conversations at their limits: answered or refused, without effect on the next caller."""
 
 from __future__ import annotations
 

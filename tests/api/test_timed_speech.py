@@ -41,7 +41,7 @@ ASK = {
 
 
 class CharacterAligner(FakeAligner):
-    """Knows how FakeSpeech speaks: a word is said where its letters stand in the piece."""
+    """Aligns FakeSpeech: a word is said at the share of the piece where its letters are."""
 
     def read_alignment(self, request, classes):
         assert len(classes) == len(request.ask.text.split())

@@ -1,4 +1,4 @@
-"""What the loops over HTTP measure: who asks when, what is heard when, and the table of it all."""
+"""What the loops over HTTP measure: when requests arrive, when audio is heard, and the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def answering(answer: Handler, connections: int = 1) -> AsyncIterator[ClientSession]:
-    """A client of a server that answers every POST so."""
+    """A client of a server that answers every POST with this handler."""
     app = web.Application(client_max_size=1 << 20)
     app.router.add_post("/{path:.*}", answer)
     app.router.add_get("/livez", alive)

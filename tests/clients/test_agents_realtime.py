@@ -17,7 +17,7 @@ SECOND = 48_000  # bytes of audio
 
 
 class Talk:
-    """A session, and all that came of it."""
+    """A session and all its events."""
 
     def __init__(self, session):
         self.session = session
@@ -51,7 +51,7 @@ class Talk:
 
     @property
     def history(self):
-        """Who said what."""
+        """Role and text of each message."""
         return [
             (item.role, "".join(getattr(c, "transcript", None) or c.text for c in item.content))
             for item in self.session._history

@@ -23,7 +23,7 @@ COST = StepCost(base_s=0.25, decode_row_s=0.125, prefill_token_s=0.5, vocode_cal
 
 
 def device_of(frame_s: float | None, *entries: tuple[int, ...], **settings: Any) -> Device:
-    """A device on which one request, "a" of three positions, will say these entries."""
+    """A device on which one request, "a" of three positions, emits these entries."""
     config = EngineConfig(policy="fcfs", max_running=4, max_step_tokens=64, **settings)
     machine = Machine(COST, StepCost(), {})
     device = Device(SimulatedModel(frame_s, 1, 64), machine, config, {"a": entries}, seed=0)
@@ -120,7 +120,7 @@ class InFlight:
 
 @dataclass
 class Ahead:
-    """Launches steps that end when it is said."""
+    """Launches steps that end when the test says so."""
 
     runner: SimulatedRunner
     ends_s: list[float] = field(default_factory=list)

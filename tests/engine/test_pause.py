@@ -1,4 +1,4 @@
-"""Pausing: a request goes on with the very next sample, whatever became of its memory."""
+"""Pausing: a request resumes at the next sample, even if its pages were evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: lines hold all that rebuilds a request, recording harms nobody, replay finds changes."""
+"""Recordings: lines rebuild a request, recording disturbs nothing, replay finds changes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class SumCodec:
 
 
 class ToyTalk:
-    """Implements Model and Alternates."""
+    """Implements Model and ChoosesTracks."""
 
     max_positions = 512
     layers = (

@@ -1,4 +1,4 @@
-"""The embedded checkpoints really speak and really listen, through the engine."""
+"""The embedded checkpoints speak and transcribe, through the engine."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ EVERYDAY = ("Good morning.", "Hello there.", "Thank you very much.", "Yes.")
 async def test_everyday_utterances_come_back_from_every_named_voice(
     world: World, num_texts: int
 ) -> None:
-    """Each voice says so many of them, and all of them are said."""
+    """Each voice says this many sentences, and all sentences are said."""
     wrong = []
     for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
         for text in (EVERYDAY * 2)[number % 4 :][:num_texts]:

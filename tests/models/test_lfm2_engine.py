@@ -55,7 +55,7 @@ def model(models) -> LFM2Audio:
 
 
 class Given:
-    """What one request gave."""
+    """The output of one request."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, ...]] = []

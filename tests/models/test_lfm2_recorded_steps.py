@@ -1,4 +1,4 @@
-"""LFM2-Audio's recorded steps say what plain ones say, on both tracks and in both modes."""
+"""LFM2-Audio's recorded steps give what plain ones give, on both tracks and in both modes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_all_is_recorded_before(folder: Path) -> None:
 
 
 def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
-    """What nobody wrote is a NaN, and so would be whatever is drawn from it."""
+    """Memory that was not written is NaN, and so would be any draw from it."""
     with drawn_by_torch():
         engine, model = engine_of(folder, CONFIG)
         trailers = engine._workers["s2s"].runner._kv.trailers

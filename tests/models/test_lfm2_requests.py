@@ -1,4 +1,4 @@
-"""What may be asked of LFM2-Audio, and the request that is made of it."""
+"""Valid inputs of LFM2-Audio, and the requests that are prepared from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with weights in 8 and in 4 bits say and hear what those with full weights do, nearly."""
+"""Models with weights in 8 and 4 bits give nearly the output of full weights."""
 
 from __future__ import annotations
 

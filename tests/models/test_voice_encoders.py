@@ -1,4 +1,4 @@
-"""Clips padded to one length give what each gives alone: the same vector, the same codes."""
+"""Clips padded to one length give the same vector and codes as each clip alone."""
 
 from __future__ import annotations
 

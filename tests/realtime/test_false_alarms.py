@@ -58,7 +58,7 @@ def assert_resumed(phone, undisturbed):
 
 
 async def others(world, engine, count=4):
-    """Let other requests have all of the memory."""
+    """Let other requests use all of the memory."""
     streams = [engine.submit(world.speech(f"other-{n}", seed=n)) for n in range(count)]
     for stream in streams:
         async for chunk in stream:

@@ -1,4 +1,4 @@
-"""A client that does wrong again and again fills no log."""
+"""A client that repeats its errors does not fill the log."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def packet(number):
 
 
 def received(numbers):
-    """What is decoded of packets that come in this order."""
+    """The audio that is decoded from packets in this order."""
     buffer = PacketBuffer()
     due = [buffer.add(packet(number)) for number in numbers]
     assert not any(asks_for_picture for asks_for_picture, _ in due)

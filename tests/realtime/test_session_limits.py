@@ -1,4 +1,4 @@
-"""What one session may make the server hold and do; without models and sockets."""
+"""Limits of what one session may make the server store and do; without models and sockets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SERVICES = _Services(_Nothing(), SimpleNamespace())
 
 
 class FakeWire:
-    """A client that writes as fast as it may, and reads all."""
+    """A client that writes as fast as it can, and reads everything."""
 
     def __init__(self, messages: list[dict[str, object]]):
         self.to_come = [json.dumps(message) for message in messages]
@@ -129,7 +129,7 @@ def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
 
 
 def test_an_append_costs_the_same_in_a_long_turn() -> None:
-    """Ten minutes in one turn: each append copied all of them, so the loop stood for everybody."""
+    """Ten minutes in one turn: each append used to copy all of it, which blocked the event loop."""
     buffer = InputBuffer(WIRE)
     piece = bytes(960)  # 20 ms
 

@@ -1,4 +1,4 @@
-"""Short sounds over an answer: what has a pitch, and what follows where words are heard wrongly.
+"""Short sounds over an answer: which have a pitch, and what wrong transcripts lead to.
 
 `python -m benchmarks.interruptions` plays all of the recordings with the embedded transcriber.
 """
@@ -96,7 +96,7 @@ def test_the_quiet_end_of_a_word_is_transcribed():
 
 
 class OddListener(LiveTranscriber):
-    """Hears one word that nobody knows, whatever is said."""
+    """Transcribes any speech as one unknown word."""
 
     async def _run(self):
         while await self._fed.get() is not None:

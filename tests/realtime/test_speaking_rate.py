@@ -1,4 +1,4 @@
-"""What was played of an interrupted answer's text follows how fast its voice spoke before."""
+"""The played part of an interrupted answer's text is estimated from its voice's speaking rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: what speech, silence, words and clients lead to, and what no stream of events can."""
+"""Turns: the effects of speech, silence, words and client events, and invariants."""
 
 from __future__ import annotations
 

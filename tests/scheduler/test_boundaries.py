@@ -1,4 +1,4 @@
-"""Where pure decisions turn: the values on both sides of each border, worked out by hand."""
+"""Limits of pure decisions: values on both sides of each limit, worked out by hand."""
 
 from __future__ import annotations
 

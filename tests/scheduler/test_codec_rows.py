@@ -1,4 +1,4 @@
-"""Codec rows: who has one, who gives way, and what is kept of those who gave way."""
+"""Codec rows: which sequences have one, which give it up, and what is saved of those."""
 
 from __future__ import annotations
 

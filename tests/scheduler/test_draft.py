@@ -1,4 +1,4 @@
-"""A draft gives out exactly what its budgets hold: pages, positions, places and seconds."""
+"""A step spends exactly its budgets: pages, positions, slots and seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts leave room to short requests: simulated, and as a bound that no mix of them breaks."""
+"""Long texts leave room for short requests: simulated, and as a bound for any mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Playback clocks: what a listener has in hand, piece by piece, and for how long it is known."""
+"""Playback clocks: audio that a listener has left, piece by piece, and until when it is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever arrives, everybody ends: no standstill, no turns for ever, no starvation."""
+"""Any mix of requests ends: no standstill, no endless preemption, no starvation."""
 
 from __future__ import annotations
 

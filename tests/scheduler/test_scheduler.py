@@ -63,7 +63,7 @@ def added(scheduler: Scheduler, *sequences: Sequence) -> None:
 
 
 def step(scheduler: Scheduler, now_s: float = 0.0) -> Work:
-    """Plan a step and run it: who emits says entry 0."""
+    """Plan a step and run it: sequences that emit draw entry 0."""
     work = scheduler.schedule(now_s)
     for sequence, index in work.encode:
         sequence.encoded[index] = ()

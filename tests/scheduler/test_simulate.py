@@ -1,4 +1,4 @@
-"""Streams on paper are scheduled by the engine's own code and take the time that steps take."""
+"""Simulated streams are scheduled by the engine's own code and take the time of real steps."""
 
 from __future__ import annotations
 

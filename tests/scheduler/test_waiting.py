@@ -1,4 +1,4 @@
-"""What a policy is shown of those that wait."""
+"""The waiting requests that a policy sees."""
 
 from __future__ import annotations
 

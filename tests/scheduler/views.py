@@ -1,4 +1,4 @@
-"""Views by the names of their fields alone, so that a test says what it is about."""
+"""Views by the names of their fields, so that a test names only what matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API server between supervisor and engine, without either: what it says, hears and does."""
+"""An API server without supervisor and engine: its messages and actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from izwi_api.serve.process_log import log_memory
 
 
 class Engine:
-    """Writes down what is done with it."""
+    """Records its calls."""
 
     def __init__(self):
         self.notes = []

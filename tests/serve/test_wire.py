@@ -1,4 +1,4 @@
-"""Whatever API servers and engine say to each other arrives as it was, bit for bit."""
+"""All messages between API servers and engine arrive unchanged, bit for bit."""
 
 from __future__ import annotations
 
@@ -417,7 +417,7 @@ def test_every_error_of_the_tree_comes_back_as_what_it_was():
     assert_same(unpack_error(pack_error(limited)), limited)
 
     class Special(Overloaded):
-        """None that another process knows: the nearest that it knows arrives."""
+        """An error class unknown to the other process arrives as its nearest known ancestor."""
 
     special = Special("full", retry_after_s=9)
     special.secret = "stays"

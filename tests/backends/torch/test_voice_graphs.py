@@ -1,4 +1,4 @@
-"""The recorded encoders of voices say what plain ones say, and clips of a bucket go together.
+"""Recorded voice encoders give what plain ones give; clips of a bucket share a batch.
 
 Without a GPU a recording is run again each time, over the same staged buffers."""
 
