@@ -73,7 +73,7 @@ class Runner:
         self._takes_text = model if isinstance(model, TakesStreamedText) else None
         self._chooses_tracks = model if isinstance(model, ChoosesTracks) else None
         if len(model.tracks) > 1 and self._chooses_tracks is None:
-            raise ValueError("a model with several tracks must say what follows an entry")
+            raise ValueError("a model with several tracks must implement ChoosesTracks")
         self._sampling = backend.sampling(model.tracks)
         size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
         self.page_bytes = backend.page_bytes(spec, size, kv_dtype)

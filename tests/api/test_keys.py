@@ -736,7 +736,7 @@ def run(*arguments, code=0, env=None):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--host", "0.0.0.0"], "refusing to listen at 0.0.0.0"),
+        (["--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
         (["--api-key", ""], "--api-key must be"),
         (["--api-key", "a key"], "--api-key must be"),
         (["--cors-origin", "a.example"], "--cors-origin must be"),

@@ -100,7 +100,8 @@ Pronounce = Annotated[
     typer.Option(metavar="WORD=SPELLING", help="Speak a word as spelled here; repeatable."),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="Speak at most one frame less than this.")
+    int | None,
+    typer.Option(min=1, help="At most this many codec tokens; the last one ends the speech."),
 ]
 
 
@@ -216,7 +217,7 @@ def _check_timing(words: Path | None, aligner: str | None, server: str | None) -
         return
     check_file(words, "--words")
     if server is not None and aligner is not None:
-        raise InvalidRequest("a server times words with its own model; leave --aligner out")
+        raise InvalidRequest("a server times words with its own model; remove --aligner")
 
 
 def _clip(

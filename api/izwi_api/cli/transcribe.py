@@ -71,7 +71,7 @@ OutDir = Annotated[
     Path | None, typer.Option(help="Write a transcript for each file into this folder.")
 ]
 Beside = Annotated[bool, typer.Option("--beside", help="Write a transcript beside each file.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of files at a time.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transcribe at once.")]
 
 
 def transcribe(

@@ -95,7 +95,7 @@ class InputBuffer:
         """Append audio and return its frames. Raises EventError if the buffer is full."""
         if self.wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
             raise EventError(
-                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of sound; "
+                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of audio; "
                 "commit or clear it",
                 "input_audio_buffer_full",
                 param="audio",

@@ -221,7 +221,7 @@ def _check_tool_choice(settings: RealtimeSettings) -> None:
         message = f"tool_choice names a function that is not in tools: {choice.name!r}"
         raise InvalidRequest(message, param="response.tool_choice")
     if choice == "required" and not names:
-        message = "tool_choice asks for a call, but there are no tools"
+        message = "tool_choice requires a call, but there are no tools"
         raise InvalidRequest(message, param="response.tool_choice")
 
 
