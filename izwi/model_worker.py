@@ -298,10 +298,10 @@ class ModelWorker:
     def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Do the same as `_append` for an entry of a model with several tracks."""
         following = self.runner.following
-        appended, goes_on = append_tracked(sequence, drawn.entries[0], following)
+        appended, continues = append_tracked(sequence, drawn.entries[0], following)
         if appended:
             sequence.output.logprobs += drawn.logprobs
-        if not goes_on:
+        if not continues:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= self._limit(sequence):
             self.scheduler.end(sequence, Reason.LENGTH)

@@ -369,7 +369,7 @@ class Scheduler:
             return
         self._give_back(sequence)
         if not sequence.status.ended:  # one with only audio left keeps its row
-            self._rows.rest(sequence)
+            self._rows.make_idle(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
         """Release the pages. The log stays; the pages can be found again while memory lasts.

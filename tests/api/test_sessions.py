@@ -55,7 +55,7 @@ class Echo:
     def begin(self):
         self.session.put("hello")
 
-    def works(self):
+    def background_tasks(self):
         return () if self.work is None else (self.work,)
 
     async def take(self, message):

@@ -21,7 +21,7 @@ from izwi_models.lfm2_audio.prepare import (
     speech_request,
     transcription_request,
 )
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, Sound
+from izwi_models.lfm2_audio.prompt import AudioPart, LFM2Prompt
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 from tests.models.tiny_lfm2_audio import TINY, write_tokenizer
 
@@ -29,11 +29,11 @@ FRAME = (1, 2, 3, 4, 5, 6, 7, 8)
 ANSWER = ((200,), FRAME, (2048,) * 8)
 
 
-def hear(samples: Any) -> Sound:
+def hear(samples: Any) -> AudioPart:
     if len(samples) < 400:
         raise InvalidAudio("too short")
     frames = len(samples) // 160 + 1
-    return Sound(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
+    return AudioPart(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ class Echo:
     def begin(self):
         pass
 
-    def works(self):
+    def background_tasks(self):
         return ()
 
     async def take(self, message):

@@ -131,7 +131,7 @@ class ResponseMaker:
             raise ModelNotFound("no model that transcribes is served", param="item.content")
         listener = LiveTranscriber(self._services, setting, lambda *_: None)
         try:
-            listener.feed(part.heard())
+            listener.feed(part.read_samples())
             part.text = await listener.finish()
         finally:
             listener.close()

@@ -112,7 +112,7 @@ class RealtimeSession:
             }
             self._emit("conversation.created", conversation=conversation)
 
-    def works(self) -> Sequence[Work]:
+    def background_tasks(self) -> Sequence[Work]:
         """Return the tasks that carry audio; the dialogue runs those of responses."""
         return () if self._tracks is None else self._tracks(self._hear)
 

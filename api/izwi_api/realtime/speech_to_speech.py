@@ -80,7 +80,7 @@ def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
 
 def _part(part: Content) -> str | AudioContent | AnswerContent | None:
     if part.kind == "input_audio" and part.audio is not None:
-        samples = part.heard()
+        samples = part.read_samples()
         if len(samples) >= _LEAST_SAMPLES:
             return AudioContent(samples)
     if part.entries:

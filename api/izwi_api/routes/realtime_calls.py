@@ -73,7 +73,9 @@ async def call(request: Request) -> Response:
         caller = Call()
         session = Session(caller, limits)
         total_s, left = limits.total_s, partial(rate_limits, usage)
-        service = RealtimeSession(session, state.services, settings, total_s, caller.works, left)
+        service = RealtimeSession(
+            session, state.services, settings, total_s, caller.background_tasks, left
+        )
         assert service.speaker is not None
         answer = await caller.answer(offer, SpeakerTrack(service.speaker))
         call_id = f"rtc_{uuid4().hex}"

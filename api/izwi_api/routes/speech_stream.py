@@ -75,7 +75,7 @@ class _SpeechSession:
         )  # not yet reported as done; the first one is being spoken
         self._num_utterances = 0
         self._is_closing = self._is_configuring = False
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._begun_s = self._useful_s = time.monotonic()
         self._usage = current_usage.get()
         if self._usage is not None:
@@ -89,12 +89,12 @@ class _SpeechSession:
     def begin(self) -> None:
         """Do nothing: the client sends the first message."""
 
-    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the task that speaks the utterances."""
         return (self._speak(),)
 
     def close(self) -> None:
-        """Do nothing: `works` cleans up."""
+        """Do nothing: `background_tasks` cleans up."""
 
     # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
@@ -125,7 +125,7 @@ class _SpeechSession:
                 if self._open is not None:
                     self._open.close()
                 self._is_closing = True
-        self._news.set()
+        self._changed.set()
 
     async def _configure(self, config: SessionConfig) -> None:
         if self._open is not None:
@@ -201,8 +201,8 @@ class _SpeechSession:
             while not self._unsaid:
                 if self._is_closing:
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
             utterance = self._unsaid[0]
             if not utterance.is_cancelled:
                 await utterance.until_said(asyncio.create_task(self._say(utterance)))

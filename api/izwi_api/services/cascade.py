@@ -57,7 +57,7 @@ class SpokenAnswer:
         self._engine, self._writer = engine, writer
         self._pieces: deque[AnswerDelta | AudioPiece] = deque()
         self._num_sounds = 0  # among them
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._is_silent = False  # nothing in the text can be spoken
 
     @property
@@ -75,7 +75,7 @@ class SpokenAnswer:
         if self._writer is not None:
             tasks.append(asyncio.create_task(self._speak(self._writer)))
         for task in tasks:
-            task.add_done_callback(lambda _: self._news.set())
+            task.add_done_callback(lambda _: self._changed.set())
         try:
             while True:
                 while self._pieces:
@@ -91,8 +91,8 @@ class SpokenAnswer:
                     continue
                 if all(task.done() for task in tasks):
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
         finally:
             self.abort()
             for task in tasks:
@@ -162,7 +162,7 @@ class SpokenAnswer:
 
     def _put(self, piece: AnswerDelta | AudioPiece) -> None:
         self._pieces.append(piece)
-        self._news.set()
+        self._changed.set()
 
 
 async def open_spoken_answer(

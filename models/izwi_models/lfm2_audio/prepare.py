@@ -21,7 +21,7 @@ from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import Request, SamplingParams, TrackParams
 from izwi_models.lfm2_audio import prompt as prompts
 from izwi_models.lfm2_audio.config import AUDIO_START_ID, CODES, END_ID, LFM2AudioConfig
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, Part, Sound
+from izwi_models.lfm2_audio.prompt import AudioPart, LFM2Prompt, Part
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 
 # Sampling of frames in the published recipes: for a conversation, and for speech.
@@ -57,7 +57,7 @@ class Checkpoint:
     config: LFM2AudioConfig
     tokenizer: LFM2Tokenizer
     lists_voices: bool
-    hear: Callable[[Float32], Sound]
+    hear: Callable[[Float32], AudioPart]
 
     @property
     def speakers(self) -> tuple[str, ...]:
