@@ -166,7 +166,7 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
 
             return asyncio.create_task(work())
 
-    monkeypatch.setattr(dialogue_module, "Listener", Listening)
+    monkeypatch.setattr(dialogue_module, "LiveTranscriber", Listening)
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
     sound = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}

@@ -116,5 +116,5 @@ def world(tmp_path_factory):
 def test_a_mistranscribed_word_interrupts_and_a_cough_does_not(
     world, monkeypatch, script, expected
 ):
-    monkeypatch.setattr(speech_transcriber, "Listener", OddListener)
+    monkeypatch.setattr(speech_transcriber, "LiveTranscriber", OddListener)
     assert happened(play(world, Scene(script, expected))) == expected
