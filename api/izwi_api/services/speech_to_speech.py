@@ -25,7 +25,7 @@ class ConversationAnswer:
         sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
-        entries: The entries so far, to be sent back as `Said`.
+        entries: The entries so far, to be sent back as `AnswerContent`.
         num_frames: Frames of audio among them.
         reason: Why it ended: `stop` or `length`; None before.
     """
