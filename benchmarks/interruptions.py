@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 from izwi_api.realtime.dialogue import Dialogue
-from izwi_api.realtime.turn_events import Event, Heard
+from izwi_api.realtime.turn_events import Event, LiveTranscript
 from tests.realtime.phone import at_24_khz
 from tests.realtime.scenes import happened
 from tests.realtime.sounds.make_short_sounds import SHORT
@@ -56,7 +56,7 @@ def main() -> None:
     tell = Dialogue._tell
 
     def noting(self: Dialogue, event: Event) -> str | None:
-        if isinstance(event, Heard):
+        if isinstance(event, LiveTranscript):
             heard.append(event.text)
         return tell(self, event)
 

@@ -26,7 +26,7 @@ from izwi.audio.resample import resample
 from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import ConversationInput, Heard, SpokenTurn
+from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.registry import Registry
@@ -73,7 +73,9 @@ def requests_of(
     """
     aligner = cast("AlignmentModel", registry.model(ALIGNMENT))
     hello = ChatInput((ChatMessage(Role.USER, "Hello."),), max_new_tokens=32)
-    spoken = ConversationInput((SpokenTurn(Role.USER, (Heard(samples),)),), max_new_tokens=32)
+    spoken = ConversationInput(
+        (SpokenTurn(Role.USER, (AudioContent(samples),)),), max_new_tokens=32
+    )
     return {
         "speech": lambda name: registry.speech(SPEECH).prepare_speech(
             name, SPEECH, SpeechInput(TEXT, voice="amber", seed=1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from izwi.chat import Role
-from izwi.conversation import ConversationInput, Heard, SpokenTurn
+from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.request import Chunk, Request
 
@@ -27,7 +27,7 @@ def questions(model: Any, name: str, entries: int) -> Iterator[Request]:
     number = 0
     while True:
         samples = 0.1 * chance.standard_normal(int(QUERY_S * _RATE_HZ), dtype=np.float32)
-        turns = (SpokenTurn(Role.USER, (Heard(samples),)),)
+        turns = (SpokenTurn(Role.USER, (AudioContent(samples),)),)
         ask = ConversationInput(turns, seed=number, max_new_tokens=entries)
         yield model.prepare_conversation(f"{name}-{number}", "s2s", ask)
         number += 1

@@ -25,7 +25,7 @@ from benchmarks.pictures import Curve, Panel, draw
 from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.calibrate import Calibration, calibrate, start
 from benchmarks.simulation.cluster import Cluster
-from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
+from benchmarks.simulation.device import Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.live import play
 from benchmarks.simulation.machine import Machine
 from izwi.backends.torch.backend import TorchBackend, torch_backend
@@ -130,7 +130,7 @@ class Scene:
     num_devices: int
     num_requests: int
     machine: Machine
-    model: PaperModel
+    model: SimulatedModel
     seed: int = 0
 
 
@@ -142,7 +142,7 @@ def workload(scene: Scene) -> tuple[list[Arrival], dict[str, Script]]:
     for number, at_s in zip(range(scene.num_requests), times, strict=False):
         streams = rng.random() < STREAM_SHARE
         frames = round(rng.lognormvariate(3.6, 0.4)) if streams else rng.randint(125, 160)
-        prompt = PaperPrompt(10 + frames // 2, num_shared=9, seed=number)
+        prompt = SimulatedPrompt(10 + frames // 2, num_shared=9, seed=number)
         request = Request(
             f"{number}",
             "paper",
@@ -181,7 +181,7 @@ def simulate(scene: Scene) -> dict[str, Any]:
 
 def curves(machine: Machine, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run each policy at each rate, with one process per core."""
-    model = PaperModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
+    model = SimulatedModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
     scenes = [
         Scene(policy, rate, options.devices, options.requests, machine, model)
         for policy in POLICIES

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.measure import arguments, write_result
 from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.cluster import Cluster
-from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
+from benchmarks.simulation.device import Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.machine import KINDS, Machine
 from izwi.config import EngineConfig
 from izwi.request import EncodeInput, Request
@@ -40,8 +40,8 @@ COMPUTE = StepCost(
 HOST = StepCost(base_s=2e-4, decode_row_s=1e-5)
 FACTORS = (0.95, 1.0, 1.0, 1.0, 1.05, 1.3)  # ratios of measured to predicted step time
 MACHINE = Machine(COMPUTE, HOST, dict.fromkeys(KINDS, FACTORS), wake_s=2e-4, reach_s=5e-4)
-STREAMS = PaperModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
-CLIPS = PaperModel(frame_s=None, num_codebooks=1, num_pages=8192)
+STREAMS = SimulatedModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
+CLIPS = SimulatedModel(frame_s=None, num_codebooks=1, num_pages=8192)
 STOP_ID = 1
 STREAM_FRAMES, CLIP_TOKENS = 52, 28
 # Lengths differ by up to this share, so that streams that began together end apart.
@@ -54,19 +54,19 @@ Drawn = list[tuple[Request, Script]]
 
 def stream(number: int, rng: random.Random) -> tuple[Request, Script]:
     """Draw a stream that is played."""
-    prompt = PaperPrompt(rng.randint(15, 30), num_shared=9, seed=number)
+    prompt = SimulatedPrompt(rng.randint(15, 30), num_shared=9, seed=number)
     return _request(number, prompt, STREAM_FRAMES, rng, streams=True)
 
 
 def clip(number: int, rng: random.Random) -> tuple[Request, Script]:
     """Draw a clip whose transcript is needed as a whole."""
     piece = EncodeInput("features", np.full(1, number, dtype=np.float32))
-    prompt = PaperPrompt(rng.randint(100, 140), 9, number, encode_inputs=(piece,))
+    prompt = SimulatedPrompt(rng.randint(100, 140), 9, number, encode_inputs=(piece,))
     return _request(number, prompt, CLIP_TOKENS, rng, streams=False)
 
 
 def _request(
-    number: int, prompt: PaperPrompt, entries: int, rng: random.Random, *, streams: bool
+    number: int, prompt: SimulatedPrompt, entries: int, rng: random.Random, *, streams: bool
 ) -> tuple[Request, Script]:
     count = round(entries * rng.uniform(1 - SPREAD, 1 + SPREAD))
     request = Request(
@@ -82,7 +82,7 @@ def _request(
 
 def closed_loop(
     kind: Callable[[int, random.Random], tuple[Request, Script]],
-    model: PaperModel,
+    model: SimulatedModel,
     concurrency: int,
     count: int,
 ) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def open_loop(rate_per_s: float, count: int) -> dict[str, Any]:
 
 
 def _play(
-    model: PaperModel, drawn: Drawn, arrivals: Sequence[Arrival], followers: Sequence[Request]
+    model: SimulatedModel, drawn: Drawn, arrivals: Sequence[Arrival], followers: Sequence[Request]
 ) -> dict[str, Any]:
     scripts = {request.request_id: script for request, script in drawn}
     cluster = Cluster(1, model, MACHINE, EngineConfig(), scripts)

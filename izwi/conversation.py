@@ -11,7 +11,7 @@ from izwi.chat import Role
 Answer = tuple[tuple[int, ...], ...]
 
 
-class Heard(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
+class AudioContent(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
     """Audio that the model did not generate.
 
     Attributes:
@@ -21,7 +21,7 @@ class Heard(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
     samples: Float32
 
 
-class Said(Struct, frozen=True, tag_field="kind", tag="said"):
+class AnswerContent(Struct, frozen=True, tag_field="kind", tag="said"):
     """An earlier answer of the model, up to the point that was played.
 
     Attributes:
@@ -36,7 +36,7 @@ class SpokenTurn(Struct, frozen=True, eq=False):
     """One turn of a conversation: text, audio and earlier answers in order."""
 
     role: Role
-    parts: tuple[str | Heard | Said, ...]
+    parts: tuple[str | AudioContent | AnswerContent, ...]
 
 
 class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="conversation"):
@@ -70,4 +70,4 @@ def size_of(ask: ConversationInput) -> tuple[int, int]:
     parts = [part for turn in ask.turns for part in turn.parts]
     texts = [part for part in parts if isinstance(part, str)]
     characters = len(ask.instructions) + sum(map(len, texts))
-    return characters, sum(len(part.samples) for part in parts if isinstance(part, Heard))
+    return characters, sum(len(part.samples) for part in parts if isinstance(part, AudioContent))

@@ -87,7 +87,7 @@ def json_rule(name: str, schema: dict[str, Any], param: str) -> str:
         spelled = json.dumps(schema | {"x-guidance": _SPACING})
         if len(spelled) > MAX_SCHEMA_CHARS:
             raise InvalidRequest(
-                f"a JSON schema may have {MAX_SCHEMA_CHARS} characters, got {len(spelled)}",
+                f"a JSON schema may have at most {MAX_SCHEMA_CHARS} characters, got {len(spelled)}",
                 param=param,
             )
         grammar = LLMatcher.grammar_from_json_schema(spelled)
@@ -111,7 +111,8 @@ def regex_grammar(pattern: str, param: str) -> str:
     """
     if len(pattern) > MAX_SCHEMA_CHARS:
         raise InvalidRequest(
-            f"a regex may have {MAX_SCHEMA_CHARS} characters, got {len(pattern)}", param=param
+            f"a regex may have at most {MAX_SCHEMA_CHARS} characters, got {len(pattern)}",
+            param=param,
         )
     if _ENDS_IN_ESCAPE.search(pattern):
         raise InvalidRequest("the regex ends in the middle of an escape", param=param)
@@ -134,7 +135,8 @@ def ebnf_grammar(text: str, param: str) -> str:
     """
     if len(text) > MAX_EBNF_CHARS:
         raise InvalidRequest(
-            f"an EBNF grammar may have {MAX_EBNF_CHARS} characters, got {len(text)}", param=param
+            f"an EBNF grammar may have at most {MAX_EBNF_CHARS} characters, got {len(text)}",
+            param=param,
         )
     try:
         lark = gbnf_to_lark(text)

@@ -10,7 +10,7 @@ from izwi.arrays import Float32, Int64
 from izwi.sequence import Sequence
 
 
-class FramedSound(Protocol):
+class FrameSizes(Protocol):
     """How audio is divided into frames; implemented by every `Codec`."""
 
     @property
@@ -51,7 +51,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         """Number of delivered samples."""
         return sum(self.chunk_samples)
 
-    def put_into(self, sequence: Sequence, codec: FramedSound | None) -> None:
+    def restore(self, sequence: Sequence, codec: FrameSizes | None) -> None:
         """Set a new sequence to where the log ends.
 
         Args:

@@ -63,14 +63,14 @@ class Row(NamedTuple):
 class Model(Protocol):
     """One loaded checkpoint, as the engine uses it. Each method runs all its rows at once.
 
-    Features of some models are separate protocols: `Alternates` (several tracks), `Encodes` (audio
-    in the prompt), `Recordable` (steps that a GPU replays), `TakesText` (text that is still being
-    written).
+    Features of some models are separate protocols: `ChoosesTracks` (several tracks), `Encodes`
+    (audio in the prompt), `Recordable` (steps that a GPU replays), `TakesStreamedText` (text that
+    is still being written).
     """
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """Kinds of entries. A model with more than one implements `Alternates`."""
+        """Kinds of entries. A model with more than one implements `ChoosesTracks`."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Alternates(Protocol):
+class ChoosesTracks(Protocol):
     """A model with several tracks. Both methods are pure functions."""
 
     def begin(self, request: Request) -> Progress:
@@ -186,7 +186,7 @@ class RecordableTracks(Recordable, Protocol):
 
 
 @runtime_checkable
-class TakesText(Protocol):
+class TakesStreamedText(Protocol):
     """A model whose entries need text that may still be written."""
 
     def positions_ready(self, sequence: Sequence) -> int:

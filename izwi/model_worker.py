@@ -251,7 +251,7 @@ class ModelWorker:
         self.runner.begin(sequence)
         if log is None:
             return
-        log.put_into(sequence, None if self._writes else self.runner.codec)
+        log.restore(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
         if sequence.tracks is not None:
@@ -298,10 +298,10 @@ class ModelWorker:
     def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Do the same as `_append` for an entry of a model with several tracks."""
         following = self.runner.following
-        appended, goes_on = append_tracked(sequence, drawn.entries[0], following)
+        appended, continues = append_tracked(sequence, drawn.entries[0], following)
         if appended:
             sequence.output.logprobs += drawn.logprobs
-        if not goes_on:
+        if not continues:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= self._limit(sequence):
             self.scheduler.end(sequence, Reason.LENGTH)

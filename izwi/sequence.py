@@ -103,7 +103,7 @@ class KV:
 
 
 @dataclass(slots=True, eq=False)
-class SoundCursor:
+class AudioCursor:
     """How many frames of a sequence are audio, and the codec state at that point.
 
     Attributes:
@@ -211,7 +211,7 @@ class Sequence:
     status: Status = field(init=False, default_factory=Status)
     encoded: list[Any] = field(init=False)
     kv: KV = field(init=False, default_factory=KV)
-    sound: SoundCursor = field(init=False, default_factory=SoundCursor)
+    sound: AudioCursor = field(init=False, default_factory=AudioCursor)
     pending: Pending = field(init=False, default_factory=Pending)
     drawing: Drawing = field(init=False)
     num_prompt: int = field(init=False)

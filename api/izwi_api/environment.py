@@ -173,7 +173,8 @@ VARIABLES = (
         "a live session ends when its client reads nothing for this long",
     ),
     Variable(
-        *("IZWI_LIVE_LEAD_MS", "live_lead_ms", _lead_ms, "milliseconds; 0: as fast as made"),
+        *("IZWI_LIVE_LEAD_MS", "live_lead_ms", _lead_ms),
+        "milliseconds; 0: as fast as it is generated",
         "audio that live voice sends ahead of its playback, unless the session asks for another",
     ),
     Variable(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from benchmarks.measure import TEXTS
 from benchmarks.simulation.arrivals import Playback
-from benchmarks.simulation.device import PaperModel, Script
+from benchmarks.simulation.device import Script, SimulatedModel
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import RecordedEngine
 from izwi.async_engine import AsyncEngine
@@ -42,7 +42,7 @@ class Calibration:
     requests: list[Request]
     scripts: list[Script]
     machine: Machine
-    model: PaperModel
+    model: SimulatedModel
     streams_per_s: float
     prepare_s: float
 
@@ -106,7 +106,7 @@ async def calibrate(
         requests,
         [one.codes for one in alone],
         Machine.of(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
-        PaperModel(
+        SimulatedModel(
             frame_s, model.tracks[0].num_codebooks, worker.runner.num_pages, model.content_keys
         ),
         streams_per_s,

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from benchmarks.simulation.arrivals import Arrival, Playback
-from benchmarks.simulation.device import Device, PaperModel, Script
+from benchmarks.simulation.device import Device, Script, SimulatedModel
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
@@ -19,7 +19,7 @@ class Cluster:
     def __init__(
         self,
         num_devices: int,
-        model: PaperModel,
+        model: SimulatedModel,
         machine: Machine,
         config: EngineConfig,
         scripts: Mapping[str, Script],

@@ -33,14 +33,14 @@ Script = Seq[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class PaperModel:
+class SimulatedModel:
     """Properties of a model that a simulated device needs.
 
     Attributes:
         frame_s: Seconds of audio in a frame; None for a model that outputs text.
         num_codebooks: Ids in an entry.
         num_pages: Pages for keys and values.
-        content_keys: Function of a real model, for real prompts; None uses `PaperPrompt`'s.
+        content_keys: Function of a real model, for real prompts; None uses `SimulatedPrompt`'s.
     """
 
     frame_s: float | None
@@ -50,7 +50,7 @@ class PaperModel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PaperPrompt:
+class SimulatedPrompt:
     """A prompt of a given length: shared positions, then its own."""
 
     num_positions: int
@@ -64,7 +64,7 @@ class PaperPrompt:
         return [at if at < self.num_shared else own + at for at in range(start, stop)]
 
 
-class PaperRunner:
+class SimulatedRunner:
     """A stand-in for `izwi.runner.runner.Runner`; every call takes time on the device's clock."""
 
     num_codebooks: int
@@ -73,7 +73,7 @@ class PaperRunner:
     num_compiled = 0
 
     def __init__(
-        self, model: PaperModel, machine: Machine, scripts: Mapping[str, Script], seed: int
+        self, model: SimulatedModel, machine: Machine, scripts: Mapping[str, Script], seed: int
     ):
         self._model, self._machine, self._scripts = model, machine, scripts
         self.num_codebooks = model.num_codebooks
@@ -150,7 +150,7 @@ class PaperRunner:
             keys: list[int] = self._model.content_keys(sequence, start, stop)
             return keys
         prompt = sequence.request.prompt
-        assert isinstance(prompt, PaperPrompt)
+        assert isinstance(prompt, SimulatedPrompt)
         return prompt.keys(start, stop)
 
     def positions_ready(self, sequence: Sequence) -> int:
@@ -158,7 +158,7 @@ class PaperRunner:
         return sequence.num_positions
 
 
-class PaperRows:
+class SimulatedRows:
     """Rows of a codec arena without content, and without a lower tier."""
 
     def __init__(self, count: int):
@@ -189,7 +189,7 @@ class PaperRows:
         """Do nothing."""
 
 
-class PaperPages:
+class SimulatedPages:
     """Pages without content; pages that leave the device are dropped."""
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
@@ -219,7 +219,7 @@ class Device:
 
     def __init__(
         self,
-        model: PaperModel,
+        model: SimulatedModel,
         machine: Machine,
         config: EngineConfig,
         scripts: Mapping[str, Script],
@@ -234,9 +234,9 @@ class Device:
             scripts: Output of each request, by request id.
             seed: Seed of the steps' variance.
         """
-        self.runner: Any = PaperRunner(model, machine, scripts, seed)
-        memory = PagedMemory(model.num_pages, config.page_size, PaperPages())
-        rows: Any = PaperRows(config.max_running)
+        self.runner: Any = SimulatedRunner(model, machine, scripts, seed)
+        memory = PagedMemory(model.num_pages, config.page_size, SimulatedPages())
+        rows: Any = SimulatedRows(config.max_running)
         self.worker = ModelWorker(
             Scheduler(config, memory, rows, self.runner), self.runner, config, self.runner.clock
         )

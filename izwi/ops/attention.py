@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
+from izwi.ops.audio import AudioOps, cosine
 from izwi.ops.core import Array, AttentionContext, AttentionSpec
-from izwi.ops.sound import SoundOps, cosine
 
 
-class AttentionOps(SoundOps, Protocol):
+class AttentionOps(AudioOps, Protocol):
     """Attention with its projection, over a window of a stream, and with relative positions."""
 
     def normed_attention(
@@ -148,7 +148,7 @@ def divide(qkv: Array, spec: AttentionSpec) -> tuple[Array, Array, Array]:
     return qkv[..., :k_start], qkv[..., k_start:v_start], qkv[..., v_start:]
 
 
-def _rotated(ops: SoundOps, x: Array, positions: Array, theta: float) -> Array:
+def _rotated(ops: AudioOps, x: Array, positions: Array, theta: float) -> Array:
     """Rotate (batch, tokens, heads, head_dim): the first half of a head pairs with the second."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-np.arange(half) / half)

@@ -4,7 +4,7 @@ A model is functions of a mapping of weights and of these operations. They hide 
 fuse or keep in place: KV writes, convolution state, attention.
 
 A backend subclasses `Ops` and implements the twenty methods of `core.py`. It inherits all others
-from `arithmetic.py`, `sound.py` and `attention.py`, as compositions of the core, and overrides
+from `arithmetic.py`, `audio.py` and `attention.py`, as compositions of the core, and overrides
 those for which its device has a faster implementation (ADR 25). Calls are plain method calls either
 way.
 

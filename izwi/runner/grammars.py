@@ -119,7 +119,7 @@ class Grammars:
         if grammar is None:
             return
         if self._model is None:
-            raise InvalidRequest("this model can follow no grammar", param=grammar.param)
+            raise InvalidRequest("this model does not support grammars", param=grammar.param)
         compiled = self._pool.submit(self._compile, self._model, grammar)
         sequence.drawing.grammar = GrammarState(grammar, compiled)
 

@@ -17,7 +17,7 @@ from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.layers import KVSpec
-from izwi.model import Alternates, Model, Row, TakesText, step
+from izwi.model import ChoosesTracks, Model, Row, TakesStreamedText, step
 from izwi.ops.protocol import Array
 from izwi.request import Entries, Request
 from izwi.runner.batch import run_each
@@ -70,10 +70,10 @@ class Runner:
         self.num_codebooks = max(track.num_codebooks for track in model.tracks)
         self._frames = model.tracks[frames or 0]
         self._codec = self._frames.codec
-        self._takes_text = model if isinstance(model, TakesText) else None
-        self._alternates = model if isinstance(model, Alternates) else None
-        if len(model.tracks) > 1 and self._alternates is None:
-            raise ValueError("a model with several tracks must say what follows an entry")
+        self._takes_text = model if isinstance(model, TakesStreamedText) else None
+        self._chooses_tracks = model if isinstance(model, ChoosesTracks) else None
+        if len(model.tracks) > 1 and self._chooses_tracks is None:
+            raise ValueError("a model with several tracks must implement ChoosesTracks")
         self._sampling = backend.sampling(model.tracks)
         size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
         self.page_bytes = backend.page_bytes(spec, size, kv_dtype)
@@ -131,16 +131,16 @@ class Runner:
 
     def begin(self, sequence: Sequence) -> None:
         """Set up the tracks of a new sequence, if the model has several."""
-        if self._alternates is not None:
-            progress = self._alternates.begin(sequence.request)
+        if self._chooses_tracks is not None:
+            progress = self._chooses_tracks.begin(sequence.request)
             sequence.tracks = begun_tracks(self._model.tracks, progress)
 
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
     ) -> Progress | None:
         """Return the progress after an entry; only for models with several tracks."""
-        assert self._alternates is not None
-        return self._alternates.following(request, progress, drawn)
+        assert self._chooses_tracks is not None
+        return self._chooses_tracks.following(request, progress, drawn)
 
     def num_ids(self, track: int) -> int:
         """Return how many ids an entry of a track has."""
@@ -240,7 +240,7 @@ class Runner:
         if counts.count(1) < len(counts):
             repeated = zip(sequences, counts, strict=True)
             sequences = [sequence for sequence, count in repeated for _ in range(count)]
-        if self._alternates is not None:
+        if self._chooses_tracks is not None:
             hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
             return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
         if not sequences:  # chunks of prompts: nothing to sample

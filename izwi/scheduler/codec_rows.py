@@ -65,7 +65,7 @@ class CodecRows:
             return False
         return sequence.sound.num_vocoded > 0
 
-    def rest(self, sequence: Sequence) -> None:
+    def make_idle(self, sequence: Sequence) -> None:
         """Keep a stream's row until another stream needs it."""
         if sequence.sound.state_row is not None:
             self._idle[sequence.arrival] = sequence

@@ -57,7 +57,7 @@ class Urgency(Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 0
 
 
-class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
+class FramesDue(Struct, frozen=True, kw_only=True, gc=False):
     """Frames of a sequence that are not audio yet.
 
     Attributes:
@@ -72,7 +72,7 @@ class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
 
 
 # For models without audio output.
-NO_SOUND = PendingSound()
+NO_FRAMES = FramesDue()
 
 
 class View(Struct, frozen=True, kw_only=True, gc=False):
@@ -97,7 +97,7 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     num_pages: int = 0
     num_shared: int = 0
     urgency: Urgency = Urgency()
-    sound: PendingSound = NO_SOUND
+    sound: FramesDue = NO_FRAMES
 
     def with_prefix(self, num_computed: int, num_pages: int) -> View:
         """Return the view of a waiting sequence with its match in the prefix tree."""

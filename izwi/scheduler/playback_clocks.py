@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from izwi.scheduler.plan import PendingSound
+from izwi.scheduler.plan import FramesDue
 from izwi.scheduler.playback import chunk_frames, short_chunk_frames, slack_s
 from izwi.sequence import Sequence
 
@@ -182,9 +182,9 @@ def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int
     return next_chunk(sequence, ramp) if ends else frames
 
 
-def pending_sound(
+def frames_due(
     sequence: Sequence, num_frames: int, ramp: tuple[int, ...], *, dry: bool = False
-) -> PendingSound:
+) -> FramesDue:
     """Return the frames that are not audio yet, as if the steps in flight had ended.
 
     Args:
@@ -199,7 +199,7 @@ def pending_sound(
     chunk = next_chunk(sequence, ramp)
     if dry and 0 < frames < chunk:
         chunk = short_chunk_frames(frames, ramp)
-    return PendingSound(
+    return FramesDue(
         frames=frames,
         chunk=chunk,
         next_frames=1 if tracks is None else int(tracks.next_is_frame),

@@ -15,13 +15,13 @@ from izwi.request import Reason
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.deadline import text_slack_s
-from izwi.scheduler.plan import NO_SOUND, Progress, Urgency
+from izwi.scheduler.plan import NO_FRAMES, Progress, Urgency
 from izwi.scheduler.playback import DRY_S, FAR_S
-from izwi.scheduler.playback_clocks import PlaybackClocks, pending_sound, planned_chunk
+from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_chunk
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import Counts, ModelFacts, Work
+from izwi.scheduler.work import Counts, ModelProperties, Work
 from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
 # Waiting sequences that are considered even without room: a policy may make room.
@@ -36,7 +36,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, memory: PagedMemory, states: StateRows, facts: ModelFacts
+        self, config: EngineConfig, memory: PagedMemory, states: StateRows, facts: ModelProperties
     ):
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
@@ -94,7 +94,7 @@ class Scheduler:
                 param="input",
             )
         # the next piece of a stream that is playing is accepted even if the queue is full
-        if len(self._waiting) >= self._config.max_waiting and not self._goes_on(sequence):
+        if len(self._waiting) >= self._config.max_waiting and not self._is_being_played(sequence):
             num_waiting = sum(map(self._can_run, self._waiting))
             if num_waiting >= self._config.max_waiting:
                 raise Overloaded(f"{num_waiting} requests are waiting already")
@@ -141,7 +141,7 @@ class Scheduler:
         """
         oldest_s = now_s - self._config.max_wait_s
         late = [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
-        return [s for s in late if not self._goes_on(s)]
+        return [s for s in late if not self._is_being_played(s)]
 
     # -- steps -------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> Work:
@@ -212,7 +212,7 @@ class Scheduler:
         """Record audio or text that was delivered to the listener."""
         self._clocks.delivered(sequence, frames, now_s)
 
-    def _goes_on(self, sequence: Sequence) -> bool:
+    def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""
         return sequence.request.continues or self._clocks.knows(sequence)
 
@@ -244,9 +244,9 @@ class Scheduler:
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
             urgency=self._urgency(sequence, slack_s, started),
-            sound=pending_sound(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
+            sound=frames_due(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
             if self._speaks
-            else NO_SOUND,
+            else NO_FRAMES,
         )
 
     def _urgency(self, sequence: Sequence, slack_s: float, started: bool) -> Urgency:
@@ -369,7 +369,7 @@ class Scheduler:
             return
         self._give_back(sequence)
         if not sequence.status.ended:  # one with only audio left keeps its row
-            self._rows.rest(sequence)
+            self._rows.make_idle(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
         """Release the pages. The log stays; the pages can be found again while memory lasts.

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _SAME = Difference()
 
 
-class ModelFacts(Protocol):
+class ModelProperties(Protocol):
     """Properties of a model that the queues need."""
 
     @property

@@ -1,4 +1,4 @@
-"""Files that are made to harm their decoder."""
+"""Files that are built to harm their decoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def opus_bomb(num_bytes: int, packet: bytes = b"\xdb\xc2\x00\x00", packet_ms: in
     Args:
         num_bytes: About as long.
         packet: One packet; by default two stereo CELT frames of 20 ms that hold nothing.
-        packet_ms: How much sound it is.
+        packet_ms: Duration of the audio in each packet.
     """
     head = b"OpusHead" + struct.pack("<BBHIhB", 1, 2, 0, 48_000, 0, 0)
     tags = b"OpusTags" + struct.pack("<I4sI", 4, b"none", 0)
@@ -42,7 +42,7 @@ def opus_bomb(num_bytes: int, packet: bytes = b"\xdb\xc2\x00\x00", packet_ms: in
 
 
 def forged_flac() -> bytes:
-    """A second of 8 channels that says it has 655350 Hz."""
+    """A second of 8 channels whose header claims 655350 Hz."""
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros((16_000, 8), np.float32), 16_000, format="FLAC")
     content = bytearray(buffer.getvalue())
@@ -53,7 +53,7 @@ def forged_flac() -> bytes:
 
 
 def flac_of(rate: int, num_channels: int, seconds: int) -> bytes:
-    """A FLAC of silence whose header and frames agree, on a rate that nobody has."""
+    """A FLAC of silence whose header and frames agree on a rate that does not exist."""
     buffer = io.BytesIO()
     silence = np.zeros((16_000 * seconds, num_channels), np.float32)
     soundfile.write(buffer, silence, rate, format="FLAC")
@@ -61,7 +61,7 @@ def flac_of(rate: int, num_channels: int, seconds: int) -> bytes:
 
 
 def nested_mp4(depth: int) -> bytes:
-    """An MP4 whose boxes hold boxes that hold boxes."""
+    """An MP4 of deeply nested boxes."""
     content = b""
     for _ in range(depth):
         content = struct.pack(">I4s", len(content) + 8, b"moov")[:8] + content[: 8 * depth]
@@ -69,7 +69,7 @@ def nested_mp4(depth: int) -> bytes:
 
 
 def wav_that_claims(data_bytes: int, riff_bytes: int | None = None, content: bytes = b"") -> bytes:
-    """A WAV whose header promises more than follows."""
+    """A WAV whose header claims more data than follows."""
     head = bytearray(wav_header(16_000, 0))
     struct.pack_into(
         "<I", head, 4, data_bytes + 36 & 0xFFFFFFFF if riff_bytes is None else riff_bytes

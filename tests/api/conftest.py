@@ -1,4 +1,4 @@
-"""A small engine that really makes sound and text through the same protocol, and a live server."""
+"""A small engine that really emits audio and text through the same protocol, and a live server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FakePrompt:
 
 
 class FakeSpeech:
-    """One frame of a sine a character; the voice sets its pitch."""
+    """Emits one frame of a sine for each character; the voice sets the pitch."""
 
     capabilities = (Capability.SPEAK,)
     tracks = ()
@@ -88,7 +88,7 @@ class FakeSpeech:
 
 
 class FakeTranscription:
-    """Hears one word for every second, in pieces of ten seconds."""
+    """Transcribes one word for every second, in pieces of ten seconds."""
 
     capabilities = (Capability.TRANSCRIBE,)
     num_codebooks = 1
@@ -127,7 +127,7 @@ class FakeTranscription:
 
 
 class FakeChat:
-    """Says the last message again; who is to think, thinks of how long it is."""
+    """Repeats the last message. With thinking, its thought is the message's length."""
 
     capabilities = (Capability.CHAT,)
     num_codebooks = 1
@@ -157,7 +157,7 @@ class FakeChat:
 
 
 class FakeAnswerReader:
-    """What stands in braces is thought; with tools, calls are read as Qwen3 writes them."""
+    """Text in braces is a thought; with tools, calls are read in Qwen3's format."""
 
     def __init__(self, most_calls=0):
         self.num_reasoning_tokens, self.thinks = 0, False
@@ -425,7 +425,7 @@ def listening(app, ws="none"):
 
 @contextmanager
 def running(config):
-    """Run a server in a thread; gives its port."""
+    """Run a server in a thread, and yield its port."""
     runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run)
     thread.start()
@@ -463,7 +463,7 @@ def client(server):
 
 
 def wait_for(condition, seconds=60.0):
-    """Ask often at first, then seldom: to ask a server that starts takes it away its processor."""
+    """Poll often at first, then rarely: polling takes processor time from a server that starts."""
     until, pause_s = time.monotonic() + seconds, 0.002
     while not condition():
         assert time.monotonic() < until, "waited too long"

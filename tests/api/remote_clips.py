@@ -1,4 +1,4 @@
-"""A server of reference clips, and of everything that must not be taken for one."""
+"""A server of reference clips, and of everything that must not be accepted as one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 class RemoteClips:
-    """Answers by path, one thread a connection, at a port of this machine.
+    """Answers by path, with one thread per connection, on a port of this machine.
 
     Attributes:
         asked: Heads of the requests that came.
@@ -70,7 +70,7 @@ class RemoteClips:
 
 
 def has_left(stream):
-    """Whether the other side has hung up; it says nothing more."""
+    """Whether the other side has closed the connection."""
     return bool(select.select([stream], [], [], 0)[0])
 
 

@@ -1,4 +1,4 @@
-"""A chat model that really runs in the engine, token by token, and whose words a test chooses."""
+"""A chat model that runs in the engine, token by token, with words that a test chooses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScriptedReader:
 
 
 class ScriptedChat:
-    """`write` gets the messages and returns what is answered, a token a word."""
+    """`write` gets the messages and returns the answer, one token per word."""
 
     def __init__(self, model, write):
         self.model, self.write, self.asked = model, write, []
@@ -60,7 +60,7 @@ class ScriptedChat:
 
 
 class ScriptedRegistry:
-    """A registry whose chat model says what the test gives it."""
+    """A registry whose chat model answers with the test's words."""
 
     def __init__(self, registry, name, write):
         self.registry = registry

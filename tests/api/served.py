@@ -1,4 +1,4 @@
-"""`izwi serve` in a process of its own, and what it takes of the machine."""
+"""`izwi serve` in its own process, and the resources that it uses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Served:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def cpu_s(self):
-        """Seconds of processor time of the server's processes and of all that they started."""
+        """Seconds of processor time of the server's processes and of their children."""
         own = self.processes()
         living = (pid for pid, _ in _children(own) if pid not in own)
         ticks = 0
@@ -68,7 +68,7 @@ class Served:
         return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.processes())
 
     def children(self):
-        """Process id and state of every process that these have started: they decode files."""
+        """Process id and state of the processes that decode files."""
         own = self.processes()
         return {pid: state for pid, state in _children(own) if pid not in own}
 
@@ -86,7 +86,7 @@ class Served:
         return (int(came.split(b" ", 2)[1]) if came.startswith(b"HTTP/1.1 ") else None), came
 
     def drip(self, head, drop, *, every_s=0.1, for_s=60.0):
-        """Send a head, then a drop again and again, and read what comes, as `raw` does."""
+        """Send a head, then a few bytes again and again, and read the response, as `raw` does."""
         came, until_s = b"", time.monotonic() + for_s
         with socket.create_connection(("127.0.0.1", self.port), timeout=every_s) as stream:
             stream.sendall(head)
@@ -126,7 +126,7 @@ def _proc(pid, name):
 
 @contextmanager
 def served(folder, *options, verify=None, **environ):
-    """Start a server, wait until it is ready, and stop it in the end; over TLS with `verify`."""
+    """Start a server, wait until it is ready, and finally stop it; over TLS with `verify`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

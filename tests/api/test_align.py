@@ -1,4 +1,4 @@
-"""POST /v1/audio/align, and the times of words in transcriptions, on a small engine of its own."""
+"""POST /v1/audio/align, and word times of transcriptions, on a small engine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ URL = "/v1/audio/align"
 
 
 def bare(text):
-    """Words without punctuation, and where they stand."""
+    """Words without punctuation, and their positions in the text."""
     return [(m[0], m.start(), m.end()) for m in re.finditer(r"\w+", text)]
 
 
 class FakeAligner:
-    """Gives the n-th word the n-th second, and half of it; the entries are seconds."""
+    """Gives the n-th word half a second from the n-th second on; the entries are seconds."""
 
     capabilities = (Capability.ALIGN,)
     num_codebooks = 1

@@ -1,4 +1,4 @@
-"""The embedded aligner, as it is served by default: it knows when words are said."""
+"""The embedded aligner, as it is served by default: when each word is said."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(client):
-    """What the embedded voice says of each sentence, 16 kHz."""
+    """The embedded voice's speech of each sentence, 16 kHz."""
     fields = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "wav", "seed": 1}
     answers = [client.post("/v1/audio/speech", json=fields | {"input": s}) for s in SENTENCES]
     return [decode_audio(answer.content, RATE) for answer in answers]
@@ -67,7 +67,7 @@ def silence(seconds):
 
 
 def audible(samples):
-    """When the sound begins and ends, in seconds."""
+    """When the speech begins and ends, in seconds."""
     return np.flatnonzero(np.abs(samples) > 0.02)[[0, -1]] / RATE
 
 

@@ -1,4 +1,4 @@
-"""Who is let in, asked of the middleware alone: every header and path on both sides of a rule."""
+"""The middleware alone: which requests it admits, for headers and paths on both sides of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.api.test_limits import Clock
 
 
 class Behind:
-    """What is behind the API server; keeps the scopes that came through."""
+    """The app behind the middleware; keeps the scopes that reached it."""
 
     def __init__(self):
         self.scopes = []
@@ -26,7 +26,7 @@ class Behind:
 
 
 async def ask(auth, method="POST", path="/v1/audio/speech", kind="http", protocols=(), **headers):
-    """Return the status of the answer and its headers; 200 where a WebSocket got through."""
+    """Return the status of the answer and its headers; 200 for an accepted WebSocket."""
     sent = []
 
     async def send(message):

@@ -1,4 +1,4 @@
-"""`izwi serve --weights` and `--attention` reach the models; what is not there is refused."""
+"""`izwi serve --weights` and `--attention` reach the models; unavailable ones are refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sound to and from a chat model, by the embedded transcriber and voice, before the real engine.
+"""Audio to and from a chat model, by the embedded transcriber and voice, before the real engine.
 
-What the chat model says is chosen here; it runs in the engine nevertheless, a token a word.
+The tests choose the chat model's words; it runs in the engine, one token per word.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.inputs import SpeechInput
 from izwi_api.http.app import create_app
 from izwi_api.schemas.cascade import CascadeBody
-from izwi_api.services.converse import SoundPiece, Voice, open_spoken_answer
-from izwi_api.services.written_turns import write_turns
+from izwi_api.services.cascade import AudioPiece, Voice, open_spoken_answer
+from izwi_api.services.transcribed_turns import transcribe_turns
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
 from tests.api.scripted_chat import ScriptedRegistry
@@ -245,9 +245,9 @@ async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, 
         Voice(TTS, SpeechInput("", voice="amber", seed=3)),
     )
     async with aclosing(spoken.pieces()) as pieces, asyncio.timeout(60):
-        while not isinstance(await anext(pieces), SoundPiece):
+        while not isinstance(await anext(pieces), AudioPiece):
             pass
-        assert spoken.answer.reason is None  # the first sound leaves before the text is complete
+        assert spoken.answer.reason is None  # the first audio leaves before the text is complete
         spoken.abort()
         before = dict(passes)
         load = services.engine.load
@@ -277,7 +277,7 @@ async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
     file = io.BytesIO()
     soundfile.write(file, speech, 24_000, format="WAV")
     body = CascadeBody.model_validate({"messages": [user(hear(file.getvalue()))]})
-    writing = asyncio.create_task(write_turns(services, "", "chat", body))
+    writing = asyncio.create_task(transcribe_turns(services, "", "chat", body))
     async with asyncio.timeout(60):
         while not engine.load[name]["running"]:  # noqa: ASYNC110 -- the engine tells nobody
             await asyncio.sleep(0.001)

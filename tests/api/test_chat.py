@@ -1,4 +1,4 @@
-"""Chat completions: as the openai SDK asks for them, and as they are refused."""
+"""Chat completions as the openai SDK requests them, and their refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`izwi chat`: once, through pipes, and as a talk; here and at a server."""
+"""`izwi chat`: once, through pipes, and as a dialogue; in this process and with a server."""
 
 from __future__ import annotations
 

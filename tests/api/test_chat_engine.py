@@ -1,4 +1,4 @@
-"""Chat before the real engine, over a checkpoint of random weights: nothing is faked."""
+"""Chat with the real engine and a checkpoint of random weights: nothing is faked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that our OpenAPI allows are answered by a chat model that is there; others are refused."""
+"""Bodies that our OpenAPI schema allows are answered; others are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def base_url():
 
 
 def fit_together(body):
-    """Mend what one key asks of another, which the schema cannot say."""
+    """Make keys fit each other where the schema cannot express it."""
     body.pop("tool_choice", None)
     if body.get("top_logprobs") is not None:
         body["logprobs"] = True

@@ -13,7 +13,7 @@ import soundfile as sf
 
 from izwi.errors import ModelNotFound, TooLarge
 from izwi.registry import Registry, find
-from izwi_api.cli import sound_out
+from izwi_api.cli import audio_out
 from izwi_api.cli.target import choose_target
 from izwi_api.console import explain
 from izwi_api.http.keys import KeyRing
@@ -41,8 +41,8 @@ def names_in(folder):
 @pytest.fixture
 def terminal(monkeypatch):
     """Stdout is a terminal, on a machine without a player."""
-    monkeypatch.setattr(sound_out, "find_player", lambda: None, raising=False)
-    for module in ("sound_out", "target"):
+    monkeypatch.setattr(audio_out, "find_player", lambda: None, raising=False)
+    for module in ("audio_out", "target"):
         monkeypatch.setattr(f"izwi_api.cli.{module}.at_terminal", lambda: True, raising=False)
         monkeypatch.setattr(f"izwi_api.cli.{module}.find_player", lambda: None, raising=False)
 
@@ -65,7 +65,7 @@ def test_a_verb_that_is_misspelt(cli, verb):
     assert "No such command 'lsit'" in cli(verb, "lsit", code=2).stderr
 
 
-# -- say: where the sound goes -------------------------------------------------------------------
+# -- say: where the audio goes -------------------------------------------------------------------
 def test_say_at_another_speed(cli, server):
     cli("say", "hello there", "--out", "a.wav")
     cli("say", "hello there", "--speed", "2", "--out", "fast.wav")
@@ -117,11 +117,11 @@ def test_the_error_names_a_missing_folder_as_it_was_given(cli, option):
 
 
 def test_an_error_of_the_system_names_the_users_file(tmp_path):
-    with pytest.raises(OSError) as caught, sound_out.whole_file(tmp_path / "sub" / "e.wav"):
+    with pytest.raises(OSError) as caught, audio_out.whole_file(tmp_path / "sub" / "e.wav"):
         pass
     assert explain(caught.value) == f"{tmp_path}/sub/e.wav: No such file or directory"
     (tmp_path / "folder.wav").mkdir()
-    with pytest.raises(OSError) as caught, sound_out.whole_file(tmp_path / "folder.wav"):
+    with pytest.raises(OSError) as caught, audio_out.whole_file(tmp_path / "folder.wav"):
         pass
     assert explain(caught.value).startswith(f"{tmp_path}/folder.wav: ")
     assert names_in(tmp_path) == ["folder.wav"]

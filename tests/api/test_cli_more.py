@@ -1,4 +1,4 @@
-"""Many files, pipes, servers, clips and the machine itself: what the verbs do beyond one file."""
+"""Commands with many files, pipes, servers and clips, and `izwi doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from izwi.errors import InvalidRequest
-from izwi_api.cli import doctor, sound_out, transcribe
+from izwi_api.cli import audio_out, doctor, transcribe
 from izwi_api.cli.text_in import ArrivingText
 from izwi_api.client import AsyncClient, RuntimeOptions
 from izwi_api.serve import local_services
@@ -28,7 +28,7 @@ from tests.models.tiny_tts import write_tiny_tts
 
 @pytest.fixture
 def sounds(cli, tone_wav):
-    """A folder with three sounds of one to three words, one broken, and what is no sound."""
+    """A folder with three recordings of one to three words, a broken one, and other files."""
     folder = cli.folder / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.wav").write_bytes(tone_wav(1.0))
@@ -140,7 +140,7 @@ async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
 
 
 async def progress_of(client, audio):
-    """Shares of a sound that are transcribed, each once, and the transcript."""
+    """The shares of a recording that are transcribed so far, each once, and the transcript."""
     shares = []
     async with client.stream_transcription(audio) as stream:
         async for update in stream:
@@ -197,7 +197,7 @@ def tiny_voice(tmp_path_factory):
 
 
 async def spoken(tiny_voice, write, close_after):
-    """Say what arrives in a pipe; its end is written once so many frames were heard."""
+    """Speak text from a pipe, which is closed after this many frames were played."""
     reading, writing = os.pipe()
     os.write(writing, write[0])
     runtime = RuntimeOptions(device="cpu", dtype="float32")
@@ -320,7 +320,7 @@ def _whole(answer):
 
 @pytest.fixture
 def forgotten(server):
-    """The server's voices are those of the session: what a test adds, it takes away."""
+    """All tests share the server's voices: a test removes those that it adds."""
     yield
     urllib.request.urlopen(
         urllib.request.Request(f"{server.url}/v1/audio/voices/far", method="DELETE")
@@ -409,7 +409,7 @@ def test_clone_plays_a_preview_on_a_terminal(cli, monkeypatch, tmp_path):
     player = tmp_path / "aplay"
     player.write_text(f"#!/bin/sh\ncat > {transcript}\n")
     player.chmod(0o755)
-    monkeypatch.setattr(sound_out, "find_player", lambda: str(player))
+    monkeypatch.setattr(audio_out, "find_player", lambda: str(player))
     monkeypatch.setattr("izwi_api.cli.clone._is_heard", lambda: True)
     sf.write(cli.folder / "good.wav", clip(), RATE)
     cli("clone", "good.wav", "--name", "good", "--yes", "--x-vector-only")
@@ -477,7 +477,7 @@ def test_doctor_says_what_is_broken(cli, monkeypatch):
 
 
 def test_bench_times_every_model(cli):
-    cli.engine.step_s = 0.005  # beside which what carries the sound takes no time
+    cli.engine.step_s = 0.005  # compared with which passing the audio on takes no time
     report = json.loads(cli("bench", "--rounds", "2", "--streams", "3", "--json").stdout)
     speech, transcription = report["models"]
     assert report["rounds"] == 2

@@ -1,4 +1,4 @@
-"""`izwi voices` and `izwi clone`: the same store, here and at a server."""
+"""`izwi voices` and `izwi clone`: in this process and with a server."""
 
 from __future__ import annotations
 

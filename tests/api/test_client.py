@@ -1,4 +1,4 @@
-"""The client in Python: in this process and at a server the same, blocking and for asyncio."""
+"""The Python client: the same in this process and with a server, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ("izwi-tiny-tts", "izwi-tiny-asr")
 
 @pytest.fixture(params=["here", "there"])
 def world(request, cli, server):
-    """Arguments of a client, and the engine behind it: the fake in this process, or at a server."""
+    """Arguments of a client, and its fake engine: in this process, or behind a server."""
     if request.param == "there":
         yield {"base_url": server.url}, server.engine
     else:

@@ -132,7 +132,7 @@ def test_sdk_raises_what_it_has_for_each_status(client, sdk, name):
 
 
 def test_sdk_tries_again_what_may_come_right(client, server, sdk):
-    """It asks three times where the server fails, and once where the request is wrong."""
+    """It tries three times if the server fails, and once if the request is wrong."""
 
     def num_answered(status):
         lines = client.get("/metrics").text.splitlines()

@@ -15,7 +15,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi_api.services.converse import SoundPiece, SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.services.cascade import AudioPiece, SpokenAnswer, Voice, open_spoken_answer
 from izwi_api.services.speech import open_speech
 from tests.api.scripted_chat import ScriptedRegistry
 from tests.models.tiny_chat import write_tiny_chat
@@ -56,7 +56,7 @@ async def answer(engine, registry, text=TEXT, voice: Voice | None = VOICE) -> Sp
 async def read(spoken: SpokenAnswer) -> tuple[str, np.ndarray]:
     text, sound = "", [np.zeros(0, np.float32)]
     async for piece in spoken.pieces():
-        if isinstance(piece, SoundPiece):
+        if isinstance(piece, AudioPiece):
             sound.append(piece.pcm)
         else:
             text += piece.content
@@ -84,8 +84,8 @@ async def test_the_first_sound_leaves_before_the_answer_is_complete(engine, regi
     text, kinds = "", []
     spoken = await answer(engine, registry)
     async for piece in spoken.pieces():
-        kinds.append(isinstance(piece, SoundPiece))
-        text += "" if isinstance(piece, SoundPiece) else piece.content
+        kinds.append(isinstance(piece, AudioPiece))
+        text += "" if isinstance(piece, AudioPiece) else piece.content
     assert text == TEXT
     first_sound, last_text = kinds.index(True), len(kinds) - 1 - kinds[::-1].index(False)
     assert first_sound < last_text
@@ -119,7 +119,7 @@ async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))
     spoken, sound, written, num_pauses = await answer(engine, registry), [], "", 0
     async for piece in spoken.pieces():
-        if isinstance(piece, SoundPiece):
+        if isinstance(piece, AudioPiece):
             sound.append(piece.pcm)
         else:
             written += piece.content
@@ -138,7 +138,7 @@ async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
 async def test_a_paused_answer_takes_no_steps(engine, registry):
     spoken = await answer(engine, registry)
     pieces = spoken.pieces()
-    while not isinstance(await anext(pieces), SoundPiece):
+    while not isinstance(await anext(pieces), AudioPiece):
         pass
     spoken.pause()
     await until(lambda: all(load["running"] == 0 for load in engine.load.values()))
@@ -150,7 +150,7 @@ async def test_a_paused_answer_takes_no_steps(engine, registry):
 async def test_leaving_stops_both_models(engine, registry):
     spoken = await answer(engine, registry, TEXT * 6)
     pieces = spoken.pieces()
-    while not isinstance(await anext(pieces), SoundPiece):
+    while not isinstance(await anext(pieces), AudioPiece):
         pass
     before = {name: load["steps"] for name, load in engine.load.items()}
     await pieces.aclose()

@@ -1,4 +1,4 @@
-"""Files are decoded in processes of their own: what breaks one of them breaks one request."""
+"""Files are decoded in separate processes: a crash of one fails one request."""
 
 from __future__ import annotations
 

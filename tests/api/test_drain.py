@@ -1,4 +1,4 @@
-"""Leaving: what runs finishes, new work is sent elsewhere, and the second signal does not wait."""
+"""Shutdown: running work finishes, new work is refused, and the second signal does not wait."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_second_signal_is_obeyed_at_once(talking):
 
 
 def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
-    """No other engine comes: answers end now, not after IZWI_RESUME_WITHIN_S or the drain."""
+    """No other engine starts: answers end now, not after IZWI_RESUME_WITHIN_S or the drain."""
     server, seen, reader = talking
     server.signal()
     wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
@@ -114,7 +114,7 @@ def test_answers_and_sessions_end_when_time_is_up(tmp_path):
 
 @contextmanager
 def reading(server):
-    """A long answer is read in a thread; gives what was seen of it."""
+    """Read a long answer in a thread; yields what was received of it."""
     seen = {}
     reader = threading.Thread(target=read_slowly, args=(server.url, seen))
     reader.start()

@@ -1,4 +1,4 @@
-"""Bad input: an answer of OpenAI's shape, quickly, and the next request works."""
+"""Bad input: a quick error in OpenAI's format, and the next request works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time in which our own event loop was late does not count against the other side."""
+"""Time in which our own event loop was late does not count against the peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to hurt, before a server as it is run: the right answer, and nothing left behind.
+"""Harmful input to a real server: the right response, and nothing left behind.
 
 One table. After each line a normal request works and the memory is back; after all of them there
 is no new thread, descriptor or dead child, and the log holds no key and nothing that was said.
@@ -150,7 +150,7 @@ def to_wav(samples, rate=16_000):
 
 @dataclass
 class Fault:
-    """What is asked, and what may be answered. `statuses` with None: hanging up is an answer."""
+    """A request and the allowed responses. `statuses` with None: the server may close instead."""
 
     ask: object
     statuses: tuple
@@ -162,7 +162,7 @@ class Fault:
 
 
 def made(content):
-    """What is large is made when it is sent."""
+    """Large bodies are made when they are sent."""
     return content() if callable(content) else content
 
 
@@ -207,7 +207,7 @@ def raw(statuses, content, *, end=False):
 
 
 def drips(head, drip=b" "):
-    """A client that sends its head at once, and the rest in drops, for as long as it may."""
+    """A client that sends its head at once, and the rest a few bytes at a time."""
     return Fault(
         lambda _, s: s.drip(head, drip), (408,), code="request_timeout", headers=CLOSED, hasty=True
     )

@@ -1,4 +1,4 @@
-"""The disk that holds the voices is full: what is there can be read, and nothing is half kept."""
+"""The disk of the voices is full: voices can be read, and nothing is stored in part."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RealDisk:
 
 
 class InjectedDisk:
-    """What SQLite and the files would say if the file system were full."""
+    """The errors of SQLite and of files on a full file system."""
 
     def __init__(self, folder, monkeypatch):
         folder.mkdir()

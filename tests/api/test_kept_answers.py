@@ -1,4 +1,4 @@
-"""Earlier answers are found by id for an hour, by their caller and model alone."""
+"""Earlier answers are found by id for an hour, for the same caller and model only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest
-from izwi_api.services.kept_answers import KeptAnswers
-from izwi_api.services.kept_items import Item, KeptItems, Range
-from izwi_api.services.kept_responses import KeptResponses
+from izwi_api.services.stored_answers import StoredAnswers
+from izwi_api.services.stored_items import Item, Range, StoredItems
+from izwi_api.services.stored_responses import StoredResponses
 
 ANSWER = ((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,))
 
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 
 async def test_an_answer_comes_back_as_it_was(clock):
-    kept = KeptAnswers(KeptItems(clock=clock))
+    kept = StoredAnswers(StoredItems(clock=clock))
     name, expires_at = await kept.keep("anna", "s2s", ANSWER)
     assert name.startswith("audio_")
     assert expires_at == 1000 + 3600
@@ -43,7 +43,7 @@ async def test_an_answer_comes_back_as_it_was(clock):
     ("owner", "model", "match"), [("ben", "s2s", "no answer"), ("anna", "other", "'s2s'")]
 )
 async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match):
-    kept = KeptAnswers(KeptItems(clock=clock))
+    kept = StoredAnswers(StoredItems(clock=clock))
     name, _ = await kept.keep("anna", "s2s", ANSWER)
     with pytest.raises(InvalidRequest, match=match) as reported:
         await kept.find(owner, model, name)
@@ -52,8 +52,8 @@ async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match
 
 
 async def test_it_expires(clock):
-    items = KeptItems(clock=clock)
-    kept = KeptAnswers(items)
+    items = StoredItems(clock=clock)
+    kept = StoredAnswers(items)
     name, _ = await kept.keep("", "s2s", ANSWER)
     clock.now += 3599.9
     assert await kept.find("", "s2s", name) == ANSWER
@@ -64,8 +64,8 @@ async def test_it_expires(clock):
 
 
 async def test_memory_is_bounded(clock):
-    items = KeptItems(clock=clock, max_bytes=10 * (1 + 4 * 8 * 4))
-    kept = KeptAnswers(items)
+    items = StoredItems(clock=clock, max_bytes=10 * (1 + 4 * 8 * 4))
+    kept = StoredAnswers(items)
     names = [(await kept.keep("", "s2s", ANSWER))[0] for _ in range(25)]
     assert items.num_bytes("audio") == 10 * (1 + 4 * 8 * 4)
     for name in names[:15]:
@@ -75,7 +75,7 @@ async def test_memory_is_bounded(clock):
 
 
 async def test_a_caller_who_keeps_much_displaces_only_its_own(clock):
-    items = KeptItems(clock=clock, max_bytes=1000)
+    items = StoredItems(clock=clock, max_bytes=1000)
     for owner in ("anna", "ben"):
         clock.now += 1
         await items.put("audio", owner, Item(owner, "m", b"x" * 200))
@@ -93,7 +93,7 @@ async def test_a_caller_who_keeps_much_displaces_only_its_own(clock):
 
 
 async def test_what_is_larger_than_its_share_is_not_kept(clock):
-    items = KeptItems(clock=clock, max_bytes=1000)
+    items = StoredItems(clock=clock, max_bytes=1000)
     for owner in ("anna", "ben"):
         await items.put("audio", owner, Item(owner, "m", b"x" * 400))
     await items.put("audio", "small", Item("greedy", "m", b"x" * 100))
@@ -103,7 +103,7 @@ async def test_what_is_larger_than_its_share_is_not_kept(clock):
 
 
 async def test_room_is_divided_evenly_among_those_who_want_it_all(clock):
-    items = KeptItems(clock=clock, max_bytes=1200)
+    items = StoredItems(clock=clock, max_bytes=1200)
     owners = ("anna", "ben", "carl")
     for owner in owners:
         for n in range(40):
@@ -119,31 +119,31 @@ async def test_room_is_divided_evenly_among_those_who_want_it_all(clock):
 async def test_an_id_that_never_was(clock):
     for name in ("", "audio_x", "x" * 10_000, "\ud800", "\0"):
         with pytest.raises(InvalidRequest, match="no answer") as reported:
-            await KeptAnswers(KeptItems(clock=clock)).find("", "s2s", name)
+            await StoredAnswers(StoredItems(clock=clock)).find("", "s2s", name)
         assert len(str(reported.value)) < 300
 
 
 # -- the file that processes share -----------------------------------------------------------
 async def test_what_one_process_keeps_others_find(clock, tmp_path):
-    first, second = (KeptItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
-    name, expires_at = await KeptAnswers(first).keep("anna", "s2s", ANSWER)
-    assert await KeptAnswers(second).find("anna", "s2s", name) == ANSWER
+    first, second = (StoredItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
+    name, expires_at = await StoredAnswers(first).keep("anna", "s2s", ANSWER)
+    assert await StoredAnswers(second).find("anna", "s2s", name) == ANSWER
     said = (ChatMessage(Role.USER, "Hé"), ChatMessage(Role.ASSISTANT, "Yes."))
-    await KeptResponses(second).keep("", "resp_1", said)
-    assert await KeptResponses(first).messages("", "resp_1") == said
+    await StoredResponses(second).keep("", "resp_1", said)
+    assert await StoredResponses(first).messages("", "resp_1") == said
     with pytest.raises(InvalidRequest):
-        await KeptResponses(first).messages("ben", "resp_1")
+        await StoredResponses(first).messages("ben", "resp_1")
     assert stat.S_IMODE((tmp_path / "kept.sqlite3").stat().st_mode) == 0o600
     clock.now = expires_at
     with pytest.raises(InvalidRequest):
-        await KeptAnswers(first).find("anna", "s2s", name)
+        await StoredAnswers(first).find("anna", "s2s", name)
     assert second.num_bytes("audio") == 0
     for items in (first, second):
         items.close()
 
 
 async def test_room_is_shared_and_kinds_are_apart(clock, tmp_path):
-    stores = [KeptItems(tmp_path / "kept", clock=clock, max_bytes=1000) for _ in range(2)]
+    stores = [StoredItems(tmp_path / "kept", clock=clock, max_bytes=1000) for _ in range(2)]
     for n in range(20):
         clock.now += 1
         await stores[n % 2].put("audio", str(n), Item("", "m", b"x" * 300))
@@ -161,7 +161,7 @@ async def test_room_is_shared_and_kinds_are_apart(clock, tmp_path):
 
 
 async def test_many_writers_lose_nothing(tmp_path):
-    stores = [KeptItems(tmp_path / "kept") for _ in range(4)]
+    stores = [StoredItems(tmp_path / "kept") for _ in range(4)]
     puts = [stores[n % 4].put("audio", str(n), Item("", "m", bytes([n]))) for n in range(80)]
     await asyncio.gather(*puts)
     assert [(await stores[0].get("audio", str(n))).content[0] for n in range(80)] == list(range(80))
@@ -171,14 +171,14 @@ async def test_many_writers_lose_nothing(tmp_path):
 
 
 async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(clock, tmp_path, caplog):
-    items = KeptItems(tmp_path / "nowhere" / "kept", clock=clock)
-    name, expires_at = await KeptAnswers(items).keep("", "s2s", ANSWER)
+    items = StoredItems(tmp_path / "nowhere" / "kept", clock=clock)
+    name, expires_at = await StoredAnswers(items).keep("", "s2s", ANSWER)
     assert expires_at == 1000
     with pytest.raises(InvalidRequest):
-        await KeptAnswers(items).find("", "s2s", name)
+        await StoredAnswers(items).find("", "s2s", name)
     assert "cannot be kept" in caplog.text
     (tmp_path / "damaged").write_bytes(b"no database at all" * 99)
-    damaged = KeptItems(tmp_path / "damaged", clock=clock)
+    damaged = StoredItems(tmp_path / "damaged", clock=clock)
     assert await damaged.put("audio", "a", Item("", "m", b"x")) == 1000
     assert await damaged.get("audio", "a") is None
 
@@ -195,7 +195,7 @@ async def names_of(items, *wanted):
 
 
 async def test_items_are_listed_in_the_order_in_which_they_came(clock):
-    items = KeptItems(clock=clock)
+    items = StoredItems(clock=clock)
     await put_all(items, "b", "a", "c")  # all of one moment
     clock.now += 1
     await put_all(items, "d", model="other")
@@ -213,7 +213,7 @@ async def test_items_are_listed_in_the_order_in_which_they_came(clock):
 
 
 async def test_an_item_is_changed_by_its_owner_and_its_size_counts(clock):
-    items = KeptItems(clock=clock, max_bytes=100)
+    items = StoredItems(clock=clock, max_bytes=100)
     await put_all(items, "a", "b")
     assert await items.change("completion", "a", "ben", lambda _: b"") is None
     assert await items.change("completion", "x", "anna", lambda _: b"") is None
@@ -231,7 +231,7 @@ async def test_an_item_is_changed_by_its_owner_and_its_size_counts(clock):
 
 
 async def test_an_item_is_removed_by_its_owner(clock):
-    items = KeptItems(clock=clock)
+    items = StoredItems(clock=clock)
     await put_all(items, "a")
     assert not await items.remove("completion", "a", "ben")
     assert await items.remove("completion", "a", "anna")
@@ -240,7 +240,7 @@ async def test_an_item_is_removed_by_its_owner(clock):
 
 
 async def test_a_file_that_cannot_be_opened_lists_nothing(tmp_path):
-    items = KeptItems(tmp_path / "nowhere" / "kept")
+    items = StoredItems(tmp_path / "nowhere" / "kept")
     assert await names_of(items) is None
     assert not await items.remove("completion", "a", "anna")
     assert await items.change("completion", "a", "anna", lambda old: old) is None

@@ -1,4 +1,4 @@
-"""Keys: the file, the servers that ask for them, and what the audit log says of callers."""
+"""Keys: the file, servers that require them, and the audit log."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_key_has_so_many_requests_a_minute(guarded):
 
 
 async def test_edited_limits_of_a_key_hold_without_a_restart(tmp_path):
-    """What was used stays used; a key that is taken out is no key any more."""
+    """Usage is kept across changes; a removed key is refused."""
     path, now_s = tmp_path / "keys.toml", [1000.0]
     key = add_key(path, "alice", KeyLimits(requests_per_minute=2))
     table = path.read_text()
@@ -429,7 +429,7 @@ def test_a_key_has_so_many_seconds_a_day(guarded, tone_wav):
 
 
 class WrittenEngine:
-    """Takes what is written and remembers it."""
+    """Records what is written."""
 
     def __init__(self):
         self.written = []
@@ -598,7 +598,7 @@ async def call(app, kind="websocket", headers=(), subprotocols=(), extensions=No
 
 
 async def accepting(scope, receive, send):
-    """Take a WebSocket the way the realtime API server does, and say who came."""
+    """Accept a WebSocket as the realtime route does, and return the caller's name."""
     assert isinstance(current_usage.get(), Usage)
     offered = scope["subprotocols"]
     await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})
@@ -736,7 +736,7 @@ def run(*arguments, code=0, env=None):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--host", "0.0.0.0"], "refusing to listen at 0.0.0.0"),
+        (["--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
         (["--api-key", ""], "--api-key must be"),
         (["--api-key", "a key"], "--api-key must be"),
         (["--cors-origin", "a.example"], "--cors-origin must be"),

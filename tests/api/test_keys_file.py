@@ -1,4 +1,4 @@
-"""The keys file: what is taken out of it, what stays, and what it may not say."""
+"""The keys file: removed keys, kept lines, and invalid contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key may use: bucket and day as pure values, and the meter that holds them to a clock."""
+"""Limits of a key: bucket and day quota as pure values, and the meter over a clock."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_a_day_never_gives_more_than_its_limit(limit, asks):
 @given(st.integers(1, 100), st.integers(0, 100), st.integers(0, 200))
 def test_what_is_given_back_can_be_used_again_and_no_more(limit, used, back):
     used = min(used, limit)
-    quota = DayQuota(limit).take(100.0, used).give_back(100.0, back)
+    quota = DayQuota(limit).take(100.0, used).refund(100.0, back)
     assert quota.left(100.0) == min(limit, limit - used + back)
     # what was used yesterday is not today's
-    assert quota.give_back(100.0 + DAY_S, back).left(100.0 + DAY_S) == limit
+    assert quota.refund(100.0 + DAY_S, back).left(100.0 + DAY_S) == limit
 
 
 def test_a_day_ends_at_midnight_and_does_not_come_back():
@@ -154,7 +154,7 @@ def test_a_charge_takes_from_both_quotas_or_from_none():
     assert headers["x-ratelimit-remaining-characters"] == "2"
     assert headers["x-ratelimit-remaining-audio-seconds"] == "30"
     assert headers["x-ratelimit-reset-characters"] == "23h0m0s"
-    meter.give_back({"characters": 8})
+    meter.refund({"characters": 8})
     assert meter.headers()["x-ratelimit-remaining-characters"] == "10"
     clock.now_s += DAY_S
     assert meter.headers()["x-ratelimit-remaining-audio-seconds"] == "60"

@@ -1,4 +1,4 @@
-"""What a change of a key's limits, a refund and counts of other processes do to what is left."""
+"""How a change of limits, a refund and other processes' counts change what is left of a key."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_a_refund_is_of_what_it_names():
     clock = Clock()
     meter = Meter(KeyLimits(None, 100, 100.0), Clocks(clock, clock))
     meter.charge({"characters": 60, "audio-seconds": 60})
-    meter.give_back({"characters": 10})
+    meter.refund({"characters": 10})
     assert meter.headers()[f"{LEFT}characters"] == "50"
     assert meter.headers()[f"{LEFT}audio-seconds"] == "40"
-    meter.give_back({"audio-seconds": 20})
+    meter.refund({"audio-seconds": 20})
     assert meter.headers()[f"{LEFT}characters"] == "50"
     assert meter.headers()[f"{LEFT}audio-seconds"] == "60"
 
@@ -75,7 +75,7 @@ def test_a_refund_cannot_leave_more_than_the_limit(tmp_path):
     one.charge({"characters": 30})
     other.charge({"characters": 5})
     for _ in range(3):
-        one.give_back({"characters": 30})
+        one.refund({"characters": 30})
     with pytest.raises(QuotaExceeded):
         other.charge({"characters": 101})
     other.charge({"characters": 100})
@@ -89,7 +89,7 @@ def test_a_refund_without_the_shared_file_is_added_later(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_counts, "_LOCK_WAIT_S", 0.01)
     with locked(path):
         one.charge({"characters": 50})
-        one.give_back({"characters": 30})
+        one.refund({"characters": 30})
     begun_s = time.monotonic()
     later = SimpleNamespace(monotonic=lambda: begun_s + 60, sleep=time.sleep)
     monkeypatch.setattr(shared_counts, "time", later)

@@ -1,4 +1,4 @@
-"""Work ends when the client leaves; and it is told apart from a server that stops."""
+"""Work ends when the client disconnects, which is distinguished from a server that stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from izwi_api.http.live_response import unless_left
 
 
 class Client:
-    """Sends a message that means nothing, and leaves on request."""
+    """Sends a message without meaning, and disconnects on request."""
 
     def __init__(self):
         self.left = asyncio.Event()

@@ -110,7 +110,7 @@ async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry
 
 # -- an engine that waits for the test -----------------------------------------------------------
 class ReportingStream:
-    """Gives what the test tells; ends when it is aborted, as the engine's own does."""
+    """Yields what the test chooses, and ends when it is aborted, as the engine's stream does."""
 
     def __init__(self, request):
         self.request = request
@@ -136,7 +136,7 @@ class ReportingStream:
 
     @property
     def seconds(self) -> float:
-        """Sound that its windows hold."""
+        """The audio that its windows hold."""
         return sum(w.values.shape[1] for w in self.request.prompt.encode_inputs) / 100
 
 
@@ -275,7 +275,7 @@ async def test_unusable_sound_is_refused_and_changes_nothing(reported):
 
 
 async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
-    """Many short chunks, read by nobody: the last partial text is kept, and the segments'."""
+    """Many short chunks that are not read: the last partial text and all segments are kept."""
     engine, minute = ReportingEngine(answers_at_once=True), sound(60.0)
     async with await open_live_transcription(engine, registry, ASR) as live:
         buffered = []

@@ -88,7 +88,7 @@ def test_a_text_that_ends_in_white_space_and_in_half_a_character():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A recogniser of random weights: it writes any bytes, in the real engine."""
+    """A transcriber of random weights in the real engine: it writes any bytes."""
     root = tmp_path_factory.mktemp("tiny")
     with (
         serving(root / "home", write_tiny_asr(root / "asr")) as (url, _),

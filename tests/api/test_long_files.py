@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.audio import sound as sound_module
+from izwi.audio import decoded_audio as sound_module
 from izwi.audio.encode import wav_header
 from izwi.inputs import TranscriptionInput
 from izwi_api.http.app import create_app
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
 class ListeningModel(FakeTranscription):
-    """Writes a text that depends on every bit of what it hears."""
+    """Writes a text that depends on every bit of its audio."""
 
     def __init__(self, engine, home):
         self.engine, self.home = engine, home
@@ -70,7 +70,7 @@ def client(world):
 
 @pytest.fixture
 def in_file(monkeypatch, world):
-    """Puts every sound into a file; the returned function says whether one was."""
+    """Puts all decoded audio into files; the returned function says whether there was any."""
     monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 100)
     world.model.most_files = 0
     return lambda: world.model.most_files > 0

@@ -1,4 +1,4 @@
-"""A long text takes no more of the engine than keeps its reader ahead."""
+"""A long text uses the engine only as far as its reader needs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Meter:
             raise Overloaded("no characters left")
         self.left -= amounts["characters"]
 
-    def give_back(self, amounts):
+    def refund(self, amounts):
         self.left += amounts["characters"]
 
 

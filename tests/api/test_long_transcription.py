@@ -1,4 +1,4 @@
-"""A long sound is written down some pieces at a time, and charged as a whole at once."""
+"""A long recording is transcribed a few pieces at a time, and charged as a whole at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CountingEngine(FakeEngine):
 
 
 class Purse:
-    """A meter with so many seconds of sound."""
+    """A meter with this many seconds of audio."""
 
     def __init__(self, seconds):
         self.left = seconds
@@ -50,7 +50,7 @@ class Purse:
             raise QuotaExceeded("no more today", retry_after_s=1)
         self.left -= amounts["audio-seconds"]
 
-    def give_back(self, amounts):
+    def refund(self, amounts):
         self.left += amounts["audio-seconds"]
 
 

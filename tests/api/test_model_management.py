@@ -1,4 +1,4 @@
-"""Models are loaded, unloaded and pulled over HTTP, by those who may, by name and never by path."""
+"""Models are loaded, unloaded and pulled over HTTP by authorized callers, by name only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def hub(monkeypatch, hub_folder):
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory):
-    """A server with a voice, that may be managed; two more models fit into it."""
+    """A server with a voice and `--manage-models`; two more models fit."""
     root = tmp_path_factory.mktemp("managed")
     write_tiny_tts(root / "speaker", "custom_voice")
     with pytest.MonkeyPatch.context() as patch:

@@ -27,7 +27,7 @@ SAY = {"input": "Good day.", "response_format": "pcm"}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """LFM2-Audio with the sound of LFM2 (no voices by name) and of LFM2.5 (four of them)."""
+    """LFM2-Audio with the audio of LFM2 (no voices by name) and of LFM2.5 (four of them)."""
     root = tmp_path_factory.mktemp("real")
     folders = [
         write_tiny_lfm2_audio(root / "newer"),

@@ -1,4 +1,4 @@
-"""open-webui's four calls, byte for byte as its backend makes them; of 2026, `routers/audio.py`.
+"""open-webui's four calls, byte for byte as its backend makes them (2026, `routers/audio.py`).
 
 Its package brings gigabytes, so what it sends is written down here. aiohttp, which it sends with,
 gives each field of a form a type of its own, and the file, read as it goes, no length.

@@ -1,4 +1,4 @@
-"""The API servers before the real engine, over checkpoints of random weights: nothing is faked."""
+"""API servers with the real engine and checkpoints of random weights: nothing is faked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ref_audio` as an address: only from the listed hosts, and nothing that they do gets further."""
+"""`ref_audio` as an address: only listed hosts, and their faults reach no other request."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def served(tmp_path_factory, remote):
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory, remote):
-    """A server that waits a second for a clip: nothing but what never ends is asked of it."""
+    """A server that waits a second for a clip: only endless responses are requested from it."""
     with services(tmp_path_factory.mktemp("home"), remote.entry, pace=HASTY) as running:
         yield running
 
@@ -351,7 +351,7 @@ def connected(monkeypatch):
 
 
 class Resolver:
-    """Says one thing after the other, the last one for ever."""
+    """Sends one item after the other, and repeats the last one."""
 
     def __init__(self, *said):
         self.said, self.asked = list(said), []

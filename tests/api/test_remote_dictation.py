@@ -1,4 +1,4 @@
-"""A text on stdin that a server says while it is written."""
+"""Text on stdin that a server speaks while it is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS = {"model": "tts", "voice": "Ann", "seed": 3, "language": None}
 
 @pytest.fixture
 def there(tmp_path):
-    """A server whose model says a text that is still written, and its engine."""
+    """A server whose model speaks text while it is written, and its engine."""
     engine = FakeEngine()
     access = Access(digest_of("the key"))
     settings = Settings(home=tmp_path, access=access)
@@ -37,7 +37,7 @@ def there(tmp_path):
 
 
 async def dictated(client, pieces, begun="", fields=FIELDS):
-    """Say what a pipe is given, piece by piece; the next comes when something new was heard."""
+    """Speak text from a pipe, piece by piece; the next follows when new audio was received."""
     reading, writing = os.pipe()
     os.write(writing, pieces[0])
     rest = iter(pieces[1:])
@@ -151,7 +151,7 @@ async def test_disconnect_frees_the_engine(there):
 
 
 async def test_a_silent_writer_keeps_its_session_alive(there, monkeypatch):
-    """It leaves who says nothing for long; half a second here."""
+    """The server closes idle sessions, here after half a second."""
     client, _ = there
     limits = replace(speech_stream.LIMITS, idle_s=0.5)
     monkeypatch.setattr(speech_stream, "LIMITS", limits)
@@ -172,7 +172,7 @@ async def test_a_silent_writer_keeps_its_session_alive(there, monkeypatch):
 
 
 async def test_a_model_that_needs_its_text_whole_gets_it_whole(server):
-    """The fake that takes no text in pieces: what was written meanwhile is not lost."""
+    """The fake accepts no text in pieces: text written meanwhile is not lost."""
 
     async def text():
         for piece in ("One, ", "two, ", "three."):

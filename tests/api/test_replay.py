@@ -137,7 +137,7 @@ async def test_speech_from_streamed_text_replays_identically(tmp_path):
     whole = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=5))
     chunks = whole.chunks()
     await whole.write("It is warm in the")
-    received = [await anext(chunks)]  # sound leaves before the rest is written
+    received = [await anext(chunks)]  # audio leaves before the rest is written
     await whole.write(" house. The next")
     await whole.write(" train leaves at seven.")
     await whole.close()

@@ -1,4 +1,4 @@
-"""Who sends drop by drop is left in time, and who is merely slow is not."""
+"""A client that sends a few bytes at a time is disconnected; a merely slow one is not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_environment_sets_the_pace():
 
 
 async def read(pace, pieces, gap_s):
-    """Read a body that comes in pieces; the messages that the app gets, and the answer's head."""
+    """Read a body in pieces; return the messages that the app gets, and the response's head."""
     got, sent, left = [], [], [*pieces]
 
     async def receive():

@@ -1,4 +1,4 @@
-"""Responses as the openai SDK asks for them, and as they are refused."""
+"""Responses as the openai SDK requests them, and their refusals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest
 from izwi_api.http.app import create_app
-from izwi_api.services.kept_items import KEPT_S, KeptItems
-from izwi_api.services.kept_responses import KeptResponses
+from izwi_api.services.stored_items import KEPT_S, StoredItems
+from izwi_api.services.stored_responses import StoredResponses
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening, wait_for
 
@@ -182,7 +182,7 @@ def test_failures(world, sdk, stream):
 
 async def test_responses_are_kept_for_an_hour_in_bounded_memory():
     now = [0.0]
-    kept = KeptResponses(KeptItems(max_bytes=1000, clock=lambda: now[0]))
+    kept = StoredResponses(StoredItems(max_bytes=1000, clock=lambda: now[0]))
     message = (ChatMessage(Role.USER, "x" * 300),)
     for name in "abcd":
         await kept.keep("", name, message)

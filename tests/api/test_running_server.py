@@ -1,4 +1,4 @@
-"""Who does a verb's work where no server is named: one that runs here, or this process."""
+"""Without --server, a command uses a server on this machine, or this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def default(server, monkeypatch):
 
 @contextmanager
 def stranger(answers):
-    """Something else that listens there; what it is asked, with the key that was shown."""
+    """Another program on that port; records requests and the key that was sent."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Whatever our OpenAPI allows, and what it does not, is answered as OpenAPI says."""
+"""Requests that our OpenAPI schema allows or forbids get the responses that it describes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
 from tests.examples import examples
 
-# What these take cannot be told in a schema: a clip that is sound, an SDP offer, a name in letters
-# of any script, and how fields depend on each other (a tool's answer needs its call, a choice needs
-# its tool).
+# A schema cannot express what these accept: a clip that can be decoded, an SDP offer, a name in
+# letters of any script, and how fields depend on each other (a tool's answer needs its call, a
+# choice needs its tool).
 UNTOLD = (
     "POST /generate",
     "POST /v1/chat/completions",

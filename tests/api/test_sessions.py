@@ -1,4 +1,4 @@
-"""The core of live sessions, with a protocol of its own: how it reads, writes and ends."""
+"""The core of live sessions, with a test protocol: how it reads, writes and ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from izwi_api.sessions.core import Session
 from izwi_api.sessions.errors import GOING_AWAY, INTERNAL, NORMAL, POLICY, ClientLeft, SessionOver
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import OpenSessions, SessionCounts
-from izwi_api.sessions.places import Places
+from izwi_api.sessions.slots import Slots
 
 LIMITS = SessionLimits(tick_s=0.01)
 
 
 class Wire:
-    """A client in this loop; it takes what `room` lets it take."""
+    """A client in this event loop; it reads as much as `room` allows."""
 
     def __init__(self, room=1000):
         self.inbox = asyncio.Queue()
@@ -55,7 +55,7 @@ class Echo:
     def begin(self):
         self.session.put("hello")
 
-    def works(self):
+    def background_tasks(self):
         return () if self.work is None else (self.work,)
 
     async def take(self, message):
@@ -160,7 +160,7 @@ async def test_a_client_that_reads_nothing_is_left(monkeypatch, busy):
 
 
 async def test_what_a_client_does_not_read_is_bounded():
-    """A flood of messages, each with a large answer: the next are not taken."""
+    """A flood of messages, each with a large answer: later ones are not read."""
     wire, service, task = opened(replace(LIMITS, pending_messages=1000, pending_bytes=1000), room=0)
     for _ in range(50):
         wire.inbox.put_nowait("flood 8")
@@ -236,7 +236,7 @@ async def test_all_sessions_are_ended_at_once(tmp_path):
 
     async def serve(wire):
         session = Session(wire, LIMITS)
-        with sessions.place(None, None), sessions.running(session):
+        with sessions.slot(None, None), sessions.running(session):
             await session.run(Echo(session))
 
     for _ in range(5):
@@ -277,31 +277,31 @@ async def test_a_session_that_is_ended_before_it_runs():
 
 def test_places_are_limited_and_come_back(tmp_path):
     sessions = OpenSessions(SessionCounts(a_server=3, a_key=2), tmp_path / "s", tmp_path / "k")
-    with sessions.place("ann", None):
-        with sessions.place("ann", None):
-            with pytest.raises(RateLimited, match="2 live sessions"), sessions.place("ann", None):
+    with sessions.slot("ann", None):
+        with sessions.slot("ann", None):
+            with pytest.raises(RateLimited, match="2 live sessions"), sessions.slot("ann", None):
                 pass
-            with sessions.place("ann", 3), pytest.raises(Overloaded), sessions.place("bob", None):
+            with sessions.slot("ann", 3), pytest.raises(Overloaded), sessions.slot("bob", None):
                 pass
-        with sessions.place("ann", None), sessions.place(None, None):
+        with sessions.slot("ann", None), sessions.slot(None, None):
             pass
-    with sessions.place("ann", None), sessions.place("ann", None):
+    with sessions.slot("ann", None), sessions.slot("ann", None):
         pass
 
 
 HOLD = """
 import sys
 from pathlib import Path
-from izwi_api.sessions.places import Places
-places = Places(Path(sys.argv[1]))
-print([places.take(3) for _ in range(int(sys.argv[2]))], flush=True)
+from izwi_api.sessions.slots import Slots
+slots = Slots(Path(sys.argv[1]))
+print([slots.take(3) for _ in range(int(sys.argv[2]))], flush=True)
 sys.stdin.read()
 """
 
 
 def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
     def hold(number):
-        command = [sys.executable, "-c", HOLD, str(tmp_path / "deep" / "places"), str(number)]
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "deep" / "slots"), str(number)]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -309,9 +309,9 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
 
     first, taken = hold(2)
     assert taken == "[0, 1]"
-    here = Places(tmp_path / "deep" / "places")
+    here = Slots(tmp_path / "deep" / "slots")
     assert [here.take(3), here.take(3)] == [2, None]
-    here.give_back(2)
+    here.release(2)
     second, taken = hold(3)
     assert taken == "[2, None, None]"
     first.kill()
@@ -325,6 +325,6 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
 
 def test_an_unusable_file_stops_no_session(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    places = Places(tmp_path / "file" / "places")
-    assert [places.take(2), places.take(2), places.take(2)] == [0, 1, None]
+    slots = Slots(tmp_path / "file" / "slots")
+    assert [slots.take(2), slots.take(2), slots.take(2)] == [0, 1, None]
     assert "counts alone" in caplog.text

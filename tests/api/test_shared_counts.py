@@ -104,7 +104,7 @@ def test_two_that_share_are_as_one_alone(tmp_path_factory, ops):
             elif op == "charge":
                 meter.charge({"characters": 7})
             else:
-                meter.give_back({"characters": 7})
+                meter.refund({"characters": 7})
         except RateLimited as error:
             return type(error)
         return None
@@ -254,3 +254,40 @@ def test_files_are_for_their_owner_and_names_do_not_lead_elsewhere(tmp_path):
     (path,) = (tmp_path / "counts").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "counts").stat().st_mode & 0o777 == 0o700
+
+
+def test_after_a_lock_that_it_did_not_get_it_tries_again_soon_and_then_less_often(
+    tmp_path, monkeypatch, caplog
+):
+    now_s = 0.0
+
+    def sleep(seconds):
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(
+        shared_counts, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
+    )
+    counts = CountsFile(tmp_path, "ann")
+
+    def can_be_used():
+        with counts.locked(1e6) as found:
+            return found is not None
+
+    assert can_be_used()
+    with locked(counts.path):
+        assert not can_be_used()
+    now_s += 0.005
+    assert not can_be_used()
+    now_s += 0.006
+    assert can_be_used()
+    with locked(counts.path):
+        for _ in range(10):
+            assert not can_be_used()
+            now_s += 1.0
+        assert not can_be_used()
+    assert caplog.text.count("counts alone") == 1  # not for locks that are free again soon
+    now_s += 0.9
+    assert not can_be_used()
+    now_s += 0.2
+    assert can_be_used()

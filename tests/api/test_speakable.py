@@ -1,4 +1,4 @@
-"""What is said of a chat answer, and that it does not depend on how the answer was cut."""
+"""What is spoken of a chat answer, however the answer was cut."""
 
 from __future__ import annotations
 

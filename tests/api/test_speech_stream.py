@@ -1,4 +1,4 @@
-"""The WebSocket /v1/audio/speech/stream: text written piece by piece, heard before it is whole."""
+"""The WebSocket /v1/audio/speech/stream: text is spoken while it is written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FakeWritableSpeech(FakeSpeech):
 
 
 class Client:
-    """The other end of a WebSocket, right before the app: what is not read is not buffered."""
+    """The client's end of a WebSocket, directly at the app, without buffers."""
 
     def __init__(self, app, headers=()):
         self.scope = {
@@ -120,7 +120,7 @@ class Client:
         return await self.until("session.done")
 
     async def num_not_taken(self):
-        """Messages that are left when no more are taken."""
+        """The remaining messages when no more are read."""
         left = None
         while left != (left := self.inbox.qsize()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
@@ -520,7 +520,7 @@ async def test_a_fast_client_is_backpressured(world, limits):
     for _ in range(100):
         client.send("input.text", text="x" * 50)
     client.send("input.done")
-    # it reads no sound, so its text is not taken
+    # it reads no audio, so its text is not accepted
     assert await client.num_not_taken() > 50
     messages = await client.until("session.done")
     assert len(sound(messages)) == 5000 * FRAME_BYTES

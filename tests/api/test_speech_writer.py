@@ -1,4 +1,4 @@
-"""Text is written while its sound is read, before the real engine and tiny checkpoints."""
+"""Text is written while its audio is read, before the real engine and tiny checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode
 from izwi.registry import Registry
 from izwi.request import Chunk
-from izwi_api.services.speech import encoded_sound, open_speech
+from izwi_api.services.speech import encoded_audio, open_speech
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
@@ -28,7 +28,7 @@ ASK = SpeechInput("", "ryan", seed=7, max_new_tokens=16)
 
 
 class World:
-    """An engine over a checkpoint that takes text whole, and one that takes English sentences."""
+    """An engine with a checkpoint that needs whole text, and one that reads English sentences."""
 
     def __init__(self, folders: list[str]):
         backend = torch_backend("cpu", "float32")
@@ -128,7 +128,7 @@ async def test_it_can_be_encoded_like_any_speech(world: World) -> None:
     await writer.write(TEXT)
     await writer.close()
     encoder = stream_encoder("wav", writer.sample_rate)
-    content = b"".join([piece async for piece in encoded_sound(writer, encoder)])
+    content = b"".join([piece async for piece in encoded_audio(writer, encoder)])
     assert content[:4] == b"RIFF"
     assert len(content) > writer.num_frames * 1920 * 2
 

@@ -1,4 +1,4 @@
-"""Chat completions that hear and speak, before the real engine over random weights."""
+"""Chat completions with audio in and out, with the real engine and random weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.audio.sinc import sinc_resample
 from izwi_api.schemas.spoken_chat import InputAudio
-from izwi_api.services.spoken_turns import decode_sound
+from izwi_api.services.spoken_turns import decode_input_audio
 from tests.api.conftest import wait_for
 from tests.api.in_process import serving
 from tests.models.tiny_asr import sound
@@ -71,7 +71,7 @@ def test_an_answer_aloud(create):
     assert said.id.startswith("audio_")
     assert said.transcript
     frames = len(base64.b64decode(said.data)) / FRAME_BYTES
-    # a frame that ends the sound is none
+    # a frame that ends the audio is not audio
     assert 0 < frames <= details.audio_tokens
     assert frames == int(frames)
     assert details.audio_tokens + details.text_tokens == 40 == answer.usage.completion_tokens
@@ -103,7 +103,7 @@ def test_a_stream_says_what_the_whole_says(create):
     assert "".join(part.get("transcript", "") for part in parts) == whole.transcript
     data = b"".join(base64.b64decode(part["data"]) for part in parts if "data" in part)
     assert data == base64.b64decode(whole.data)
-    # text and sound by turns, not one after the other
+    # text and audio by turns, not one after the other
     kinds = [next(k for k in ("transcript", "data", "id") if k in part) for part in parts]
     first, last = kinds.index("data"), len(kinds) - kinds[::-1].index("data")
     assert "transcript" in kinds[first:last]
@@ -173,9 +173,9 @@ async def test_sound_is_resampled_as_the_model_heard_it_in_training(served):
     data = file_of("wav", 0.5, 44_100)
     audio = InputAudio(data=data, format="wav")
     own = decode_audio(base64.b64decode(data), 44_100)
-    heard = await decode_sound(served[1], "s2s", audio)
+    heard = await decode_input_audio(served[1], "s2s", audio)
     np.testing.assert_allclose(heard, sinc_resample(own, 44_100, 16_000), atol=1e-6)
-    other = await decode_sound(served[1], "chat", audio)
+    other = await decode_input_audio(served[1], "chat", audio)
     assert np.abs(other[:2000] - heard[:2000]).max() > 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Conversations at their limits: answered or refused, and the next caller notices nothing."""
+"""Conversations at their limits: answered or refused, without effect on the next caller."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hear(content: bytes, name: str = "wav") -> dict:
 
 # -- length ----------------------------------------------------------------------------------
 def test_two_hundred_turns(create):
-    """Half of them spoken: each sound is encoded, those that are equal once."""
+    """Half of them are spoken: each recording is encoded, equal ones once."""
     heard, said = hear(clip(0.3)), {"role": "assistant", "content": "Yes."}
     answer = create(messages=[heard, said] * 100 + [heard], **ALOUD)
     assert answer.choices[0].message.audio.data

@@ -1,4 +1,4 @@
-"""Server-sent events are read back as what was sent, by the rules of the standard."""
+"""Server-sent events, parsed by the rules of the standard, equal those that were sent."""
 
 from __future__ import annotations
 

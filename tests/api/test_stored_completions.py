@@ -1,4 +1,4 @@
-"""Completions with `store` are found, listed, labelled and deleted by their caller alone."""
+"""Completions with `store` are found, listed, labelled and deleted by their caller only."""
 
 from __future__ import annotations
 

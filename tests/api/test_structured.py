@@ -1,4 +1,4 @@
-"""Structured output over the real engine and a checkpoint of random weights: nothing is faked."""
+"""Structured output with the real engine and random weights: nothing is faked."""
 
 from __future__ import annotations
 

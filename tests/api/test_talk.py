@@ -168,7 +168,7 @@ PIECE = base64.b64encode(to_s16le(np.full(500, 0.25, np.float32))).decode()
 
 
 def answering(*deltas, model_task="chat", end=True):
-    """A server that answers with these, as a cascade might: text and sound at any place."""
+    """A server that answers with these events, as a cascade might: text and audio in any order."""
     app, asked = FastAPI(), []
 
     @app.get("/v1/models")

@@ -1,4 +1,4 @@
-"""A text is cut where its sound was cut."""
+"""A text is cut where its speech was cut."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.http.app import create_app
-from izwi_api.services.speech import Speech, encoded_sound
+from izwi_api.services.speech import Speech, encoded_audio
 from izwi_api.services.timed_speech import TimedSpeech
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
@@ -41,7 +41,7 @@ ASK = {
 
 
 class CharacterAligner(FakeAligner):
-    """Knows how FakeSpeech speaks: a word is said where its letters stand in the piece."""
+    """Aligns FakeSpeech: a word is said at the share of the piece where its letters are."""
 
     def read_alignment(self, request, classes):
         assert len(classes) == len(request.ask.text.split())
@@ -258,11 +258,11 @@ def test_a_session_says_where_words_come(world, fields):
     assert "base64" in reported["message"]
 
 
-# ---- real sound ----------------------------------------------------------------------------
+# ---- real audio ----------------------------------------------------------------------------
 
 
 def bursts(samples, rate):
-    """Where a sound is loud: (start, end) in seconds; dips of up to 50 ms belong to a burst."""
+    """Where the audio is loud: (start, end) in seconds; dips of up to 50 ms belong to a burst."""
     loud, found = np.flatnonzero(np.abs(samples) > 0.1) / rate, []
     for at in loud.tolist():
         if found and at - found[-1][1] < 0.05:
@@ -273,7 +273,7 @@ def bursts(samples, rate):
 
 
 class BurstAligner:
-    """Gives each word a burst of the sound."""
+    """Gives each word a burst of the audio."""
 
     model = SimpleNamespace(split_audio=lambda samples: [(0, len(samples))])
 
@@ -320,7 +320,7 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed):
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
     speech = Speech(engine, texts, requests, FakeSpeech())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
-    pieces = [piece async for piece in encoded_sound(timed, stream_encoder("pcm", RATE), speed)]
+    pieces = [piece async for piece in encoded_audio(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)
     words = await timed.rest()
     assert [word.word for word in words] == ["one", "two", "three", "four", "five", "six"]

@@ -1,4 +1,4 @@
-"""HTTPS with a certificate that is made here: requests, WebSockets, files that are no use."""
+"""HTTPS with a self-made certificate: requests, WebSockets, unusable files."""
 
 from __future__ import annotations
 

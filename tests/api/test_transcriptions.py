@@ -78,7 +78,7 @@ def test_stream_deltas_join_to_the_text(client, server, tone_wav, fields):
 def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
     client, server, tone_wav, monkeypatch, interval_s
 ):
-    """However many deltas the text of a piece comes in: with 0 all of it is there at its end."""
+    """Any number of deltas per piece: with 0 the whole text arrives at its end."""
     monkeypatch.setattr(transcribe, "_DELTA_INTERVAL_S", interval_s)
     server.engine.step_s = 0.005
     sound = tone_wav(22.0)

@@ -1,4 +1,4 @@
-"""POST /v1/audio/translations: an honest no, and the models that are served."""
+"""POST /v1/audio/translations: refused, with the models that are served."""
 
 from __future__ import annotations
 

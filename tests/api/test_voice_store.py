@@ -54,7 +54,7 @@ def samples_of(voice):
 
 
 def check_whole(root):
-    """What a new process finds is whole, and there is nothing else."""
+    """A new process finds complete voices only."""
     store = VoiceStore(root)
     voices = store.voices()
     for voice in voices:

@@ -65,7 +65,7 @@ def world():
 
 @pytest.fixture
 def api_servers(tmp_path):
-    """Two servers over one folder of voices, the second of which asks for recordings."""
+    """Two servers with one folder of voices; the second requires consent recordings."""
     with ExitStack() as stack:
         made = []
         for require_consent in (False, True):

@@ -1,4 +1,4 @@
-"""Sound in and out: every format opens elsewhere, streams, and bad files are refused."""
+"""Audio in and out: every format opens elsewhere, streams, and bad files are refused."""
 
 from __future__ import annotations
 

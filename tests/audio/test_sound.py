@@ -1,4 +1,4 @@
-"""A sound of any length in little memory: the same samples, in an unnamed private file."""
+"""Audio of any length in little memory: the same samples, in an unnamed private file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from izwi.audio import sound as sound_module
-from izwi.audio.sound import DecodedAudio, within_full_scale
+from izwi.audio import decoded_audio as sound_module
+from izwi.audio.decoded_audio import DecodedAudio, within_full_scale
 from izwi.audio.split import split_at_silence
 from izwi.errors import IzwiError, Overloaded
 from tests.nameless import nameless_files

@@ -1,4 +1,4 @@
-"""What holds no speech is known as such, and nothing that might be speech is lost."""
+"""Audio without speech is recognized, and nothing that might be speech is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of sound that arrives in pieces are the features of the whole."""
+"""Features of audio that arrives in pieces are the features of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend a device gets, and what reaches users where it is not there."""
+"""Which backend a device gets, and the errors if it is not available."""
 
 from __future__ import annotations
 

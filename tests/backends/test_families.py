@@ -1,4 +1,4 @@
-"""Every family gives torch's entries, and sound as near as float32: on MLX, on the core alone."""
+"""Every family gives torch's entries, and audio within float32: on MLX, on the core alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
-from izwi.conversation import Heard
+from izwi.conversation import AudioContent
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput
 from izwi.request import Request
@@ -32,7 +32,7 @@ Outputs = dict[str, tuple[list[list[int]], np.ndarray]]
 
 
 def talks(model: Any) -> list[Request]:
-    clip = Heard(sound(0.6))
+    clip = AudioContent(sound(0.6))
     return [
         talk({"s2s": model}, "talk", turn("Who is there?"), seed=1),
         talk({"s2s": model}, "heard", turn(clip), seed=2, temperature=1.0, max_new_tokens=19),

@@ -1,4 +1,4 @@
-"""Pages and state rows of every backend: bits come back, neighbours stay as they are."""
+"""Pages and state rows of every backend: bits are restored, neighbours do not change."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_sounds_have_their_length_differ_and_are_transcribed(seconds: float) -> 
 
 
 class _Metrics:
-    """A client whose server tells these figures."""
+    """A client whose server reports these figures."""
 
     def __init__(self, text: str):
         self._text = text

@@ -1,4 +1,4 @@
-"""What the loops over HTTP measure: who asks when, what is heard when, and the table of it all."""
+"""What the loops over HTTP measure: when requests arrive, when audio is heard, and the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def answering(answer: Handler, connections: int = 1) -> AsyncIterator[ClientSession]:
-    """A client of a server that answers every POST so."""
+    """A client of a server that answers every POST with this handler."""
     app = web.Application(client_max_size=1 << 20)
     app.router.add_post("/{path:.*}", answer)
     app.router.add_get("/livez", alive)
@@ -59,7 +59,7 @@ def speaking(parts: list[tuple[float, bytes]], asked: list[Any]) -> Handler:
 
 async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
     asked: list[Any] = []
-    # cut inside a sample; the third part comes 0.2 s after sound for 0.08 s
+    # cut inside a sample; the third part comes 0.2 s after 0.08 s of audio
     parts = [(0.05, SILENCE + SOUND[:1]), (0.05, SOUND[1:]), (0.2, SOUND)]
     async with answering(speaking(parts, asked)) as client:
         played = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)

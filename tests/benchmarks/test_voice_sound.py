@@ -1,4 +1,4 @@
-"""The figures of a voice's sound tell harmonics from noise, and tones and gaps from both."""
+"""The figures of a voice distinguish harmonics from noise, and tones and gaps from both."""
 
 from __future__ import annotations
 

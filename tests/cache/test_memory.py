@@ -1,4 +1,4 @@
-"""Pages and the tree of prefixes together: who uses a page, and what comes back from below."""
+"""Pages and the prefix tree together: users of a page, and pages from lower tiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZE = 4
 
 
 class Below:
-    """A lower tier whose pages can fail to come back; remembers what was copied."""
+    """A lower tier that can fail to restore pages; records copies."""
 
     def __init__(self) -> None:
         self.kept: dict[int, int] = {}  # handle to the page that it was
@@ -88,7 +88,7 @@ def test_users_are_counted_without_the_cache() -> None:
 
 
 def divided(below: Below) -> tuple[PagedMemory, list[int], list[int]]:
-    """Two pages of a prefix are below, the one that follows them is on the device."""
+    """Two pages of a prefix are in a lower tier, the next one is on the device."""
     memory = PagedMemory(8, SIZE, below)
     keys = list(range(12))
     memory.release(known(memory, keys[:8]))

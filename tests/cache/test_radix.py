@@ -23,7 +23,7 @@ Prefix = tuple[int, ...]
 
 @dataclass
 class Known:
-    """What the model knows of a prefix of whole pages: a page, or a handle of a lower tier."""
+    """The model's entry for a prefix of whole pages: a page, or a handle of a lower tier."""
 
     page: int | None
     handle: int | None
@@ -80,7 +80,7 @@ class Tree(RuleBasedStateMachine):
                 self.orphans.append(known.handle)
 
     def evictable(self) -> list[Prefix]:
-        """Prefixes whose page nobody uses, those that go first first."""
+        """Prefixes whose page is unused, in the order of eviction."""
         used = {page for holder in self.holders for page in holder.pages}
         idle = [
             prefix

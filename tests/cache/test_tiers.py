@@ -1,4 +1,4 @@
-"""Pages below the device: exact bytes, budgets kept, and no fault reaches the loop."""
+"""Pages in lower tiers: exact bytes, budgets kept, and no fault reaches the loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(host: int, disk: int, folder: Path | None, costs: TierCosts = KEEP) ->
 
 
 def handles(kept: PageStore, count: int) -> list[int]:
-    """Put pages 0..count-1, which must all be taken."""
+    """Put pages 0..count-1, all of which must be accepted."""
     given = [kept.put(page(i), 16) for i in range(count)]
     assert None not in given
     return [handle for handle in given if handle is not None]

@@ -52,7 +52,7 @@ def spoken(base_url):
 
 @pytest.fixture
 def is_speaking(izwi):
-    """Ask whether the engine makes speech now."""
+    """Return whether the engine is generating speech."""
 
     async def ask():
         async with httpx.AsyncClient() as http:

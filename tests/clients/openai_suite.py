@@ -134,7 +134,7 @@ class Outcome:
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether it passed, or failed in the way that is written down."""
+        """Whether it passed, or failed as documented."""
         refusal = self.refusal()
         if self.outcome == "skipped":  # mocks and that transport do not know each other
             return "aiohttp client is not compatible" in self.message
@@ -189,7 +189,7 @@ def link_models(folder: Path, models: dict[str, str]) -> list[str]:
 
 
 def speech_clip(url: str) -> bytes:
-    """Return a WAV of a few seconds in which somebody speaks."""
+    """Return a WAV of a few seconds of speech."""
     body = {"model": "tts-1", "voice": "alloy", "response_format": "wav"}
     text = "The house is near the river, and the garden is behind the house."
     answer = httpx.post(f"{url}/v1/audio/speech", json=body | {"input": text}, timeout=60)
@@ -211,7 +211,7 @@ def run_suite(
         url: Of the server.
         folder: For what is written meanwhile.
         tests: Which files.
-        spoken: A WAV in which somebody speaks, for those that send one.
+        spoken: A WAV with speech, for those that send one.
         choice: Which tests of these files, in terms of pytest's `-k`.
     """
     outcomes, clip = folder / "outcomes.jsonl", folder / "clip.wav"

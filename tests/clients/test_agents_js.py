@@ -16,7 +16,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("realtime_session.cjs")
 LONG = "Count from one to twenty."
 FRANCE = "What is the capital of France?"
-SECOND = 48_000  # bytes of sound
+SECOND = 48_000  # bytes of audio
 # of the server's events, by which steps wait
 DONE, STARTED = "response.done", "input_audio_buffer.speech_started"
 

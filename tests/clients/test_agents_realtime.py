@@ -13,11 +13,11 @@ from agents import function_tool  # noqa: E402
 from agents.realtime import RealtimeAgent, RealtimeRunner  # noqa: E402
 
 LONG = "Count from one to twenty."
-SECOND = 48_000  # bytes of sound
+SECOND = 48_000  # bytes of audio
 
 
 class Talk:
-    """A session, and all that came of it."""
+    """A session and all its events."""
 
     def __init__(self, session):
         self.session = session
@@ -33,7 +33,7 @@ class Talk:
                 return event
 
     async def until_heard(self, num_bytes):
-        """Until so much sound of one answer has come."""
+        """Wait until this much audio of one answer has arrived."""
         come = 0
         while come < num_bytes:
             come += len((await self.until("audio")).audio.data)
@@ -51,7 +51,7 @@ class Talk:
 
     @property
     def history(self):
-        """Who said what."""
+        """Role and text of each message."""
         return [
             (item.role, "".join(getattr(c, "transcript", None) or c.text for c in item.content))
             for item in self.session._history

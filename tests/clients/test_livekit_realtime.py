@@ -19,7 +19,7 @@ RATE = 24_000
 
 
 class Microphone(io.AudioInput):
-    """Says what it is given, and is silent else; 20 ms at a time."""
+    """Plays the samples that it is given, and silence otherwise; 20 ms at a time."""
 
     def __init__(self):
         super().__init__(label="microphone")
@@ -38,7 +38,7 @@ class Microphone(io.AudioInput):
 
 
 class Loudspeaker(io.AudioOutput):
-    """Plays what it gets at once, by the clock."""
+    """Plays received audio at once, in real time."""
 
     def __init__(self):
         super().__init__(
@@ -107,7 +107,7 @@ class Talk:
         self.microphone.pcm += pcm
 
     async def next(self, role):
-        """The next thing that was said, once it is in the history."""
+        """The next utterance, once it is in the history."""
         while True:
             item = await asyncio.wait_for(self.said.get(), 90)
             if item.type == "message" and item.role == role:

@@ -1,4 +1,4 @@
-"""openai-python's own tests pass against our server, but for those that say why they cannot."""
+"""openai-python's own tests pass against our server, except for documented ones."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from pipecat.tests.utils import QueuedFrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 LONG = "Count from one to twenty."
-SECOND = 48_000  # bytes of sound
+SECOND = 48_000  # bytes of audio
 
 
 def user(text):
@@ -128,7 +128,7 @@ class Talk(Running):
             come += len((await self.until(TTSAudioRawFrame)).audio)
 
     async def answer(self):
-        """The text of the next answer that has sound, once it has ended."""
+        """The text of the next answer with audio, once it has ended."""
         before = len(self.frames)
         await self.until(TTSStoppedFrame)
         await self.until(LLMFullResponseEndFrame)

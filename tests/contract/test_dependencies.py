@@ -1,4 +1,4 @@
-"""A dependency is imported or it is not one; versions that go together are written down."""
+"""Every dependency is imported; versions that work together are pinned."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ EXAMPLES = {
     "folder": "/elsewhere",
     "file": "/elsewhere",
     "0 or 1": "0",
-    "milliseconds; 0: as fast as made": "400",
+    "milliseconds; 0: as fast as it is generated": "400",
     "a key": "a-key-of-some-length",
     "`https://a.example,...` or `*`": "https://a.example",
 }

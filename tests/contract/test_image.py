@@ -1,4 +1,4 @@
-"""The image's recipe agrees with the package and with how the server stops; none is built."""
+"""The Dockerfile agrees with the package and with how the server stops; no image is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make mutants` mutates is there, and so are the tests that must notice."""
+"""The modules that `make mutants` mutates exist, and so do their tests."""
 
 from __future__ import annotations
 

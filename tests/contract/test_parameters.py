@@ -1,4 +1,4 @@
-"""A call is readable where it stands: no function takes more than six things."""
+"""No function has more than six parameters, so that calls stay readable."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_talk(run_script: RunScript, tmp_path: Path) -> None:
     )
     out = run_script(imported + short)
     assert re.search(r" \d\.\d s\n", out)
-    assert re.search(r"^ \d+$", out, re.MULTILINE)  # sound without text, in its turn
+    assert re.search(r"^ \d+$", out, re.MULTILINE)  # audio without text, in its turn
 
 
 def test_asyncio_and_errors(run_script: RunScript, tmp_path: Path) -> None:

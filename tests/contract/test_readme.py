@@ -46,7 +46,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextmanager
 def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
-    """Start a server, wait until it is ready, and stop it in the end; gives its port."""
+    """Start a server, wait until it is ready, and finally stop it; yields its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]

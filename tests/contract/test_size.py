@@ -1,4 +1,4 @@
-"""The house stays readable: files and functions have a length that one reads in one go."""
+"""Files and functions stay short enough to be read at once."""
 
 from __future__ import annotations
 

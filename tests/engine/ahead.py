@@ -1,4 +1,4 @@
-"""A simulated device that is one step ahead of the host: its draws are known a step later."""
+"""A simulated device that runs one step ahead of the host: draws are known a step later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.world import Clock
 
 
 class PaperDevice:
-    """Steps take time on a clock of their own; one runs after the other.
+    """Steps take simulated time, one after the other.
 
     Args:
         clock: The engine's.

@@ -1,4 +1,4 @@
-"""An engine over the model of two tracks beside the toys of one, and what its callers got."""
+"""An engine with a two-track model beside one-track models, and its callers' output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def talk_of(backend: str) -> ToyTalk:
 
 @dataclass
 class Heard:
-    """What one request gave."""
+    """The output of one request."""
 
     logged: list[Logged] = field(default_factory=list)
     pcm: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Heard:
 
     @property
     def log(self) -> Log:
-        """What another engine goes on from."""
+        """The log from which another engine resumes."""
         sounds = [chunk.pcm for chunk in self.chunks if chunk.pcm is not None]
         entries = [chunk.entries for chunk in self.chunks if len(chunk.entries)]
         nothing = np.zeros((0, 3), np.int64)
@@ -97,7 +97,7 @@ _ALONE: dict[Any, Heard] = {}
 
 
 def alone(request: Request, backend: str = "torch") -> Heard:
-    """What a request gives undisturbed."""
+    """The output of a request that runs alone."""
     key = request.model, request.prompt, request.seed, request.max_entries, backend
     if key not in _ALONE:
         world = TalkWorld(backend=backend)

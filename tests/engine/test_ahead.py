@@ -1,4 +1,4 @@
-"""Where a device works by itself, the next step is launched before the host knows the last one."""
+"""On an asynchronous device the next step is launched before the last one's results are known."""
 
 from __future__ import annotations
 

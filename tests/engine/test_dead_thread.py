@@ -1,4 +1,4 @@
-"""A stepping thread that cannot go on fails every request and readiness; nothing waits for it."""
+"""A stepping thread that dies fails every request and readiness; nothing waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: batching, cancelling, holding and failing never change what a request says."""
+"""The loop: batching, cancelling, backpressure and failures never change a request's output."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_full_queue_and_a_too_long_prompt_are_refused_at_once() -> None:
 
 
 def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() -> None:
-    """Its last entry is drawn again, the same, and was told already."""
+    """Its last entry is drawn again; it is the same, and was delivered already."""
     request = replace(toy_request("a", 5, seed=3, frames=20), stop_ids=())
     whole = alone(request)
     entries = np.array(whole.entries)

@@ -1,4 +1,4 @@
-"""Whatever fails in a step, at any point: right sound or an error, never wrong sound."""
+"""If anything fails in a step, at any point: correct audio or an error, never wrong audio."""
 
 from __future__ import annotations
 

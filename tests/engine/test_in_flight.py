@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulation.device import PaperPrompt
+from benchmarks.simulation.device import SimulatedPrompt
 from izwi.in_flight import Launched
 from izwi.model import Row
 from izwi.request import Request
@@ -20,7 +20,7 @@ from izwi.track_log import Progress, TrackLog
 
 def sequence_of(num_emitted: int = 0, arrival: int = 0) -> Sequence:
     """A prompt of four positions, and entries."""
-    made = Sequence(Request(f"{arrival}", "m", PaperPrompt(4, 0, arrival)), arrival)
+    made = Sequence(Request(f"{arrival}", "m", SimulatedPrompt(4, 0, arrival)), arrival)
     made.emitted += [(0,)] * num_emitted
     return made
 

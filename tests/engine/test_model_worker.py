@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulation.device import Device, PaperModel, PaperPrompt, PaperRunner
+from benchmarks.simulation.device import Device, SimulatedModel, SimulatedPrompt, SimulatedRunner
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
 from izwi.in_flight import Results
@@ -23,11 +23,11 @@ COST = StepCost(base_s=0.25, decode_row_s=0.125, prefill_token_s=0.5, vocode_cal
 
 
 def device_of(frame_s: float | None, *entries: tuple[int, ...], **settings: Any) -> Device:
-    """A device on which one request, "a" of three positions, will say these entries."""
+    """A device on which one request, "a" of three positions, emits these entries."""
     config = EngineConfig(policy="fcfs", max_running=4, max_step_tokens=64, **settings)
     machine = Machine(COST, StepCost(), {})
-    device = Device(PaperModel(frame_s, 1, 64), machine, config, {"a": entries}, seed=0)
-    device.submit(Request("a", "m", PaperPrompt(3, 0, 0), stop_ids=(STOP,), max_entries=9))
+    device = Device(SimulatedModel(frame_s, 1, 64), machine, config, {"a": entries}, seed=0)
+    device.submit(Request("a", "m", SimulatedPrompt(3, 0, 0), stop_ids=(STOP,), max_entries=9))
     return device
 
 
@@ -110,7 +110,7 @@ class InFlight:
 
     rows: Any
     ends_s: float
-    runner: PaperRunner
+    runner: SimulatedRunner
     is_done: bool = False
 
     def __call__(self) -> list[Drawn]:
@@ -120,9 +120,9 @@ class InFlight:
 
 @dataclass
 class Ahead:
-    """Launches steps that end when it is said."""
+    """Launches steps that end when the test says so."""
 
-    runner: PaperRunner
+    runner: SimulatedRunner
     ends_s: list[float] = field(default_factory=list)
 
     def launch(self, rows: list[Row]) -> InFlight | None:

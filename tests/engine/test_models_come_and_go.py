@@ -1,4 +1,4 @@
-"""Models come while others run, and go when their last request has ended; nobody notices."""
+"""Models are added while others run, and removed after their last request, without effect."""
 
 from __future__ import annotations
 

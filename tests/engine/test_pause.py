@@ -1,4 +1,4 @@
-"""Pausing: a request goes on with the very next sample, whatever became of its memory."""
+"""Pausing: a request resumes at the next sample, even if its pages were evicted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
 def test_one_that_only_owes_sound_can_be_paused_too() -> None:
     request = spoken("a", 6, seed=3, frames=30)
     world = World(chunk_ramp=(2,), max_step_vocodes=1, policy="fcfs")
-    for i in range(3):  # their sound comes first, and there is not enough time for all
+    for i in range(3):  # their audio comes first, and there is not enough time for all
         world.submit(spoken(f"b{i}", 6, seed=6, frames=30))
     world.submit(request)
     while not sequence_of(world, "a").status.ended:

@@ -28,7 +28,7 @@ def sequence_of(num_emitted: int, *chunks: int) -> Sequence:
 
 
 def launched(sequence: Sequence, *, row: bool = True) -> Launched:
-    """A step that draws a frame and makes the sound that is due then."""
+    """A step that draws a frame and vocodes the audio that is then due."""
     stop = sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
     rows = (Row(sequence, stop - 1, stop),) if row else ()
     chunk = next_chunk(sequence, RAMP)

@@ -1,4 +1,4 @@
-"""Whatever happens to a request, its log is the one that it would have had undisturbed."""
+"""Preemption, pauses and failures of neighbours do not change a request's log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def undisturbed(timeline: Timeline) -> Request:
 
 
 def live_through(world: World, crowd: list[Timeline], now: int, written: dict[str, int]) -> None:
-    """Do to the crowd what is due at this step."""
+    """Apply the events that are due at this step."""
     for timeline in crowd:
         name = timeline.request.request_id
         if timeline.arrives == now:

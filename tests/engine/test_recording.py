@@ -1,4 +1,4 @@
-"""Traces: lines hold all that rebuilds a request, recording harms nobody, replay finds changes."""
+"""Recordings: lines rebuild a request, recording disturbs nothing, replay finds changes."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def engine_of(world: tuple[TorchBackend, Registry], **config) -> Engine:
 
 
 def here(differences: list[Difference], lines: list[Line], backend: TorchBackend):
-    """Differences that count here: other kernels may round the last bit of the sound otherwise."""
+    """Differences that count: other kernels may round the last bit of the audio differently."""
     platform = platform_of(backend)
     return [
         difference

@@ -1,6 +1,6 @@
-"""Where sound is made beside the next step, listeners get the same, and first sounds at once.
+"""Audio that is made beside the next step is the same, and first audio is sent at once.
 
-Here the sound itself is made as ever; what waits is the loop.
+Here the audio itself is made as usual; only the loop waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams that wait for their text take nothing from others, however many there are."""
+"""Streams that wait for text take nothing from others, however many there are."""
 
 from __future__ import annotations
 

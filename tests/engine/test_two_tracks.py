@@ -1,4 +1,4 @@
-"""Two tracks and short convolutions: whatever happens, log and sound are the same."""
+"""Two tracks and short convolutions: log and audio are the same in every case."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
 
 
 def test_a_log_that_is_complete_but_for_its_last_sound_ends_by_itself() -> None:
-    """The engine died after the last entry was delivered, and before its sound was made."""
+    """The engine died after the last entry was delivered, and before its audio was made."""
     ended = (talk_request("a", 6, seed, 80) for seed in range(60))
     request = next(r for r in ended if alone(r).logged[-1] == (FRAMES, (AUDIO_END,) * 3))
     expected = alone(request)
@@ -231,7 +231,7 @@ def live_through(data: st.DataObject, backend: str) -> None:
 def test_sound_that_lags_is_delivered_once_when_its_last_entry_is_drawn_again(
     num_steps: int,
 ) -> None:
-    """The last entry is a frame: a part of its sound leaves two steps before the rest."""
+    """The last entry is a frame: a part of its audio leaves two steps before the rest."""
     request = talk_request("a", 7, 0, 7)
     expected = alone(request)
     assert expected.logged[-1][0] == FRAMES

@@ -1,4 +1,4 @@
-"""The loop waits for new requests while the device works, and not a moment longer."""
+"""The loop waits for new requests only while the device works."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Timed:
 
 
 def clip(name: str, seed: int) -> Request:
-    """A transcription of a clip that nobody has sent before."""
+    """A transcription of a new clip."""
     return toy_request(name, 5, seed=seed, frames=4, audio=1, model="text")
 
 
@@ -145,7 +145,7 @@ def test_steps_that_compiled_teach_no_prices() -> None:
 
 @pytest.mark.parametrize("slow", ["launch", "encode"])
 def test_one_late_launch_and_audio_leave_time_for_new_requests(slow: str) -> None:
-    """Else requests that arrive during a step would miss the next one for a while."""
+    """Otherwise requests that arrive during a step would miss the next one for a while."""
     timed = Timed()
     world = timed.world
     with timed.running():
@@ -171,7 +171,7 @@ def test_one_late_launch_and_audio_leave_time_for_new_requests(slow: str) -> Non
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_step_is_priced_by_all_that_it_waited_for(ahead: bool) -> None:
-    """Encoders and sound count where nothing else runs; beside the next step sound is free."""
+    """Encoders and vocoding count if nothing else runs; beside the next step vocoding is free."""
     timed = Timed()
     clock, learnt = timed.world.clock, list[tuple[StepWork, float]]()
     forward, vocode, encode = Runner.forward, Runner.vocode, Runner.encode

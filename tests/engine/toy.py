@@ -45,7 +45,7 @@ class ToyPrompt(Struct, frozen=True, tag=True):
 
 
 class ToyModel:
-    """What the three toys share. Frames of several ids or tokens of one."""
+    """Base class of the three toy models: frames of several ids, or tokens."""
 
     num_codebooks = CODEBOOKS
     name = "frames"

@@ -46,7 +46,7 @@ class TalkPrompt(Struct, frozen=True, tag=True):
 
 
 class SumCodec:
-    """Sound that depends on all frames so far, and each sample on one three samples on."""
+    """Audio that depends on all frames so far; each sample depends on one three samples later."""
 
     sample_rate = 1000
     frame_samples = 4
@@ -71,7 +71,7 @@ class SumCodec:
 
 
 class ToyTalk:
-    """Implements Model and Alternates."""
+    """Implements Model and ChoosesTracks."""
 
     max_positions = 512
     layers = (

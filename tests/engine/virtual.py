@@ -1,4 +1,4 @@
-"""The stepping thread's own loop on a clock that passes only when somebody waits or computes."""
+"""The stepping thread's loop on a clock that advances only while it waits or computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small world for the loop's tests: toy models, a clock of its own, and what callers got."""
+"""A small world for the loop's tests: toy models, a simulated clock, and callers' output."""
 
 from __future__ import annotations
 
@@ -138,6 +138,6 @@ def run(world: World, requests: list[Request]) -> dict[str, Log]:
 
 
 def alone(request: Request, **settings: object) -> Log:
-    """What a request gives undisturbed."""
+    """The output of a request that runs alone."""
     world = World(**settings)  # type: ignore[arg-type]
     return run(world, [request])[request.request_id]

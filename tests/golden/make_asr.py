@@ -317,7 +317,7 @@ def real(size: str) -> dict[str, Any]:
 
 # -- transformers 5 ---------------------------------------------------------------------------
 def native(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Everything of asr_native.npz. Sound below 1 s is left out: it is padded otherwise there."""
+    """Everything of asr_native.npz. Audio below 1 s is left out: it is padded differently there."""
     from transformers.models.qwen3_asr import Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
     from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import (
         Qwen3ASRFeatureExtractor,

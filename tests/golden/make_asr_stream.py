@@ -10,7 +10,7 @@ transformers model on random weights. The file holds
 
     scripted   [{language, context, rules [chunks, tokens], generated [text, ...],
                steps [{prefix, ids}, ...]}, ...]; the last text answers `finish`; `ids` are those of
-               the prompt, the sound as one pad
+               the prompt, the audio as one pad
     run        {seconds, chunk_s, language, tokens, generated [text, ...], prefixes [text, ...],
                margin, answer [language, text]}
 """

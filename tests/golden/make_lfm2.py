@@ -13,12 +13,12 @@ lfm2.npz holds (float32 unless said):
     cases          JSON, one object per seed: seed; is_loud; prompt, a list of segments:
                    ["text", ids], ["audio", rows] or ["frames", frames]; runs, {mode: {entries,
                    margin}}
-    audio_{n}      (rows, hidden) of case n: the encoded sound of its prompt, drawn at random
+    audio_{n}      (rows, hidden) of case n: the encoded audio of its prompt, drawn at random
     hidden_{n}     (positions / POSITION_STEP, hidden) states of the prompt after the final norm
     logits_{n}     (positions / POSITION_STEP, vocabulary) text logits of the same positions
     frame_{n}      (positions / POSITION_STEP, codebooks) int64: the greedy frame of each state
     prompts        JSON, one object per conversation: turns, [role, parts]; rows, one list per
-                   position: [token], frame, or [] for sound
+                   position: [token], frame, or [] for audio
     shapes         JSON, {tensor: shape} of the published size, the encoder's left out
 """
 
@@ -59,7 +59,7 @@ CONVERSATIONS: tuple[Any, ...] = (
     [["user", [""]]],
 )
 
-# Seed, and whether the ids that end text and sound are loud.
+# Seed, and whether the ids that end text and audio are loud.
 SEEDS = ((SEED, True), (SEED + 2, True), (SEED + 3, False))
 ENTRIES = 240
 ENCODER = ("conformer.", "audio_adapter.")

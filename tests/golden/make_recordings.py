@@ -42,7 +42,7 @@ def loaded() -> tuple[TorchBackend, Registry]:
 
 
 def run_alone(engine: Engine, request: Request, recorder: RequestRecorder | None = None) -> Float32:
-    """Run one request to its end, told to the recorder; its sound."""
+    """Run one request to its end, observed by the recorder; return its audio."""
     engine.submit(request)
     if recorder:
         recorder.submitted(request)

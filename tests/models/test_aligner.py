@@ -57,7 +57,7 @@ def model(folder) -> Qwen3Aligner:
 
 @pytest.fixture(autouse=True)
 def nagisa(monkeypatch) -> None:
-    """What the package would say, so that nobody needs it for the tests."""
+    """The package's output, so that the tests do not need it."""
     tagging = SimpleNamespace(tagging=lambda text: SimpleNamespace(words=TAGGED[text]))
     monkeypatch.setitem(sys.modules, "nagisa", tagging)
 

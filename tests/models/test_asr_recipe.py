@@ -1,4 +1,4 @@
-"""The training of the transcriber: what it hears where nobody speaks, and what it leaves alone."""
+"""Training of the transcriber: audio without speech, and weights that stay fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recogniser accepts, and how it refuses: requests and checkpoints."""
+"""Requests and checkpoints that the transcriber accepts or refuses."""
 
 from __future__ import annotations
 

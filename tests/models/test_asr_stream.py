@@ -1,4 +1,4 @@
-"""Sound that is written down while it arrives: settled prefixes, windows made once, segments."""
+"""Audio that is transcribed while it arrives: settled prefixes, windows made once, segments."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_keys_tell_sounds_and_places_apart(model):
 
 # -- what is reported --------------------------------------------------------------------------
 class Speaker:
-    """Says a character every 200 ms of sound; the last four of an answer are unsure."""
+    """Writes a character for every 200 ms of audio; the last four of an answer may change."""
 
     def __init__(self, seconds: float):
         self.text = "".join(chr(ord("a") + n % 26) for n in range(int(seconds * 5)))

@@ -1,4 +1,4 @@
-"""What is thought and what is said are told apart, token by token, however they are cut."""
+"""Thought and answer are separated, token by token, however they are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a grammar goes on from its log as if nothing had happened."""
+"""An answer that follows a grammar resumes from its log without a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation is recorded, and its answer is the same again: here and from its line."""
+"""A conversation is recorded and replayed with the same answer."""
 
 from __future__ import annotations
 

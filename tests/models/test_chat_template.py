@@ -1,4 +1,4 @@
-"""Chat templates give what transformers makes of them, and are stopped where they do harm."""
+"""Chat templates render as in transformers, and harmful ones are stopped."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
-from izwi.conversation import ConversationInput, Heard, SpokenTurn
+from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.errors import IzwiError
 from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
@@ -46,7 +46,7 @@ def run(
     weights: str = "auto",
     attention: str = "auto",
 ) -> dict[str, tuple[list, np.ndarray]]:
-    """Entries and sound of three requests in one engine, greedy and sampled."""
+    """Entries and audio of three requests in one engine, greedy and sampled."""
     backend = torch_backend(device, dtype, weights, attention)
     model = family.load(folder, backend)
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24))
@@ -119,10 +119,10 @@ def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name:
 
 # -- speech to speech ------------------------------------------------------------------------
 def s2s_requests(model: Any) -> list[Request]:
-    """Both modes, greedy and sampled, with sound and without."""
+    """Both modes, greedy and sampled, with audio and without."""
     how: list[tuple[Any, dict[str, Any]]] = [
         ("Hello there.", {"max_new_tokens": 60, "temperature": 0.0}),
-        (Heard(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
+        (AudioContent(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
         ("The third one.", {"max_new_tokens": 40, "temperature": 0.9, "seed": 2}),
         ("No sound.", {"max_new_tokens": 20, "speaks": False}),
     ]
@@ -135,7 +135,7 @@ def s2s_requests(model: Any) -> list[Request]:
 def s2s(
     folder: Path, device: str, dtype: str, graphs: bool = True, weights: str = "auto"
 ) -> dict[str, tuple[list, np.ndarray]]:
-    """Entries and sound of these, in one engine in which they come one after the other."""
+    """Entries and audio of these requests, in one engine, one after the other."""
     backend = torch_backend(device, dtype, weights)
     model = S2S.load(folder, backend)
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
@@ -219,7 +219,7 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
     with nothing_compiled():
         for number in range(30):
             part: Any = rng.choice(
-                ["word " * rng.randint(1, 120), Heard(sound(rng.uniform(0.1, 20)))]
+                ["word " * rng.randint(1, 120), AudioContent(sound(rng.uniform(0.1, 20)))]
             )
             ask = ConversationInput(
                 (SpokenTurn(Role.USER, (part,)),),

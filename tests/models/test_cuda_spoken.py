@@ -13,7 +13,7 @@ from benchmarks.s2s_sizes import CODECS, EndlessBackend, write_folder
 from izwi.backends.torch.backend import torch_backend
 from izwi.chat import Role
 from izwi.config import EngineConfig
-from izwi.conversation import ConversationInput, Heard, SpokenTurn
+from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.errors import ContextTooLong, TooLarge
 from izwi.request import Reason
@@ -39,20 +39,20 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def sounds() -> Iterator[Heard]:
-    """Sounds of 3 to 5 s, of which no two are equal."""
+def sounds() -> Iterator[AudioContent]:
+    """Recordings of 3 to 5 s, no two of which are equal."""
 
-    def drawn() -> Iterator[Heard]:
+    def drawn() -> Iterator[AudioContent]:
         chance = np.random.default_rng(7)
         while True:
             size = int(chance.uniform(3.0, 5.0) * RATE)
-            yield Heard(0.1 * chance.standard_normal(size, dtype=np.float32))
+            yield AudioContent(0.1 * chance.standard_normal(size, dtype=np.float32))
 
     return drawn()
 
 
 def answer(served: Served, turns: list[SpokenTurn]) -> float:
-    """Ask; seconds of sound of the answer, which is complete."""
+    """Ask, and return the duration in seconds of the complete answer."""
     engine, model = served
     ask = ConversationInput(tuple(turns), seed=1, max_new_tokens=ENTRIES)
     engine.submit(model.prepare_conversation(f"{len(turns)}", "s2s", ask))
@@ -68,12 +68,12 @@ def answer(served: Served, turns: list[SpokenTurn]) -> float:
     return samples / model.sample_rate
 
 
-def asked(part: str | Heard) -> SpokenTurn:
+def asked(part: str | AudioContent) -> SpokenTurn:
     return SpokenTurn(Role.USER, (part,))
 
 
 def test_two_hundred_turns_of_which_half_are_spoken(
-    served: Served, sounds: Iterator[Heard]
+    served: Served, sounds: Iterator[AudioContent]
 ) -> None:
     """The next turn finds the pages of all before it."""
     said = SpokenTurn(Role.ASSISTANT, ("That is in the garden behind the house.",))
@@ -96,14 +96,14 @@ def test_a_prompt_of_ten_thousand_tokens(served: Served) -> None:
 
 
 def test_a_sound_of_five_hundredths_of_a_second(served: Served) -> None:
-    assert answer(served, [asked(Heard(np.full(RATE // 20, 0.1, np.float32)))]) > 3.5
+    assert answer(served, [asked(AudioContent(np.full(RATE // 20, 0.1, np.float32)))]) > 3.5
 
 
 def test_what_is_too_long_is_refused_and_the_next_is_answered(
-    served: Served, sounds: Iterator[Heard]
+    served: Served, sounds: Iterator[AudioContent]
 ) -> None:
     _, model = served
-    five_minutes = Heard(np.resize(next(sounds).samples, 300 * RATE))
+    five_minutes = AudioContent(np.resize(next(sounds).samples, 300 * RATE))
     for part, refusal in ((five_minutes, TooLarge), ("x" * 130_000, ContextTooLong)):
         with pytest.raises(refusal):
             model.prepare_conversation("long", "s2s", ConversationInput((asked(part),)))

@@ -21,7 +21,7 @@ from izwi.sequence import Sequence
 from tests.models.kinds import KINDS, TEXTS, request_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NEAR = 1e-4  # of sound, whose full scale is 1
+NEAR = 1e-4  # of audio, whose full scale is 1
 # clips become codes, and a code that falls otherwise is another prompt
 PROMPTED_ALIKE = [name for name in KINDS if "cloning" not in name]
 
@@ -75,7 +75,7 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     world.run(steps=8)
     world.engine.pause("1")
     sequence = world.engine._live["1"][1]
-    # frames are delivered with their sound, and a device may be a step ahead
+    # frames are delivered with their audio, and a device may be a step ahead
     drawn = len(sequence.emitted) + sequence.pending.entries
     for other in (0, 2):
         world.submit(other)

@@ -1,4 +1,4 @@
-"""The embedded checkpoints really speak and really listen, through the engine."""
+"""The embedded checkpoints speak and transcribe, through the engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loaded() -> Loaded:
 class World:
     """An engine over loaded checkpoints.
 
-    Its clock advances a millisecond whenever it is read. So sound is made in the same chunks, and
+    Its clock advances a millisecond whenever it is read. So audio is made in the same chunks, and
     rounded alike, however busy the machine is.
     """
 
@@ -151,7 +151,7 @@ EVERYDAY = ("Good morning.", "Hello there.", "Thank you very much.", "Yes.")
 async def test_everyday_utterances_come_back_from_every_named_voice(
     world: World, num_texts: int
 ) -> None:
-    """Each voice says so many of them, and all of them are said."""
+    """Each voice says this many sentences, and all sentences are said."""
     wrong = []
     for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
         for text in (EVERYDAY * 2)[number % 4 :][:num_texts]:

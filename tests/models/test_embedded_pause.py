@@ -1,4 +1,4 @@
-"""The embedded voice, paused for ten minutes and evicted, goes on with the very next sample."""
+"""The embedded voice, paused for ten minutes and evicted, resumes at the next sample."""
 
 from __future__ import annotations
 

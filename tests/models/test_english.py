@@ -1,4 +1,4 @@
-"""English text is said as people say it, however it is cut while it is written."""
+"""English text is normalized as people say it, however it is cut while it is written."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_rows_at_different_frames_are_those_alone(codec: Codec) -> None:
 
 
 def test_a_state_is_complete_and_minimal(codec: Codec) -> None:
-    """Without any one of its arrays the sound is another."""
+    """The audio is different without any one of its arrays."""
     codes = codec.random(1, 30)
     _, state = codec.decode(codes[:, :26], codec.zeros(1))
     assert {name: tuple(array.shape[1:]) for name, array in state.items()} == {
@@ -233,7 +233,7 @@ def test_what_is_behind_the_end_does_not_change_what_is_before(codec: Codec) -> 
 
 def test_impossible_codes_do_no_harm(codec: Codec) -> None:
     codes = codec.random(1, 4)
-    codes[:, 2:] = 2048  # the frame that ends an answer's sound
+    codes[:, 2:] = 2048  # the frame that ends an answer's audio
     codes[:, 3] = 1 << 40
     pcm = codec.stream(codes, [4])
     assert pcm.isfinite().all()

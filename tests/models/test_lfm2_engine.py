@@ -14,7 +14,7 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.kv import bytes_per_page
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.layers import KVSpec
@@ -55,12 +55,12 @@ def model(models) -> LFM2Audio:
 
 
 class Given:
-    """What one request gave."""
+    """The output of one request."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, ...]] = []
         self.pcm: list[np.ndarray] = []
-        self.order = ""  # T, A or, where sound left, S
+        self.order = ""  # T, A or, where audio left, S
         self.reason: Reason | None = None
 
     def take(self, chunk: Chunk) -> None:
@@ -107,7 +107,7 @@ def talk(model: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
 
 # -- parity ----------------------------------------------------------------------------------
 class GivenSound:
-    """Stands for the encoder: the goldens' sound is drawn at random."""
+    """Stands for the encoder: the goldens' audio is drawn at random."""
 
     def encode(self, inputs: Any) -> list[Any]:
         return [torch.from_numpy(piece.values) for piece in inputs]
@@ -164,8 +164,8 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
     s2s, greeting = models["s2s"], (ChatMessage(Role.USER, "Hello there."),)
     return [
         talk(s2s, "talk", turn("Who is there?"), seed=1, max_new_tokens=45),
-        talk(s2s, "heard", turn(Heard(sound(0.9))), seed=2, max_new_tokens=30),
-        talk(s2s, "text", turn(Heard(sound(0.9)), "?"), speaks=False, max_new_tokens=12),
+        talk(s2s, "heard", turn(AudioContent(sound(0.9))), seed=2, max_new_tokens=30),
+        talk(s2s, "text", turn(AudioContent(sound(0.9)), "?"), speaks=False, max_new_tokens=12),
         s2s.prepare_speech("said", "s2s", SpeechInput("Good day.", seed=3, max_new_tokens=30)),
         s2s.prepare_transcription(
             "written", "s2s", TranscriptionInput(sound(1.3), max_new_tokens=15)
@@ -247,7 +247,7 @@ def test_a_third_turn_computes_what_is_new(model):
     turns: list[SpokenTurn] = []
     known = 0
     for n in range(3):
-        turns.append(turn(Heard(sound(1.0 + 0.3 * n))))
+        turns.append(turn(AudioContent(sound(1.0 + 0.3 * n))))
         request = talk(model, str(n), *turns, seed=n, max_new_tokens=30)
         before = dict(engine.load["s2s"])
         answer = run(engine, [request])[str(n)]
@@ -259,11 +259,11 @@ def test_a_third_turn_computes_what_is_new(model):
         same(answer, alone_)
         # the last entry of an answer is never run
         known = request.prompt.num_positions + len(answer.entries) - 1
-        turns.append(turn(Said(tuple(answer.entries)), role=Role.ASSISTANT))
+        turns.append(turn(AnswerContent(tuple(answer.entries)), role=Role.ASSISTANT))
 
 
 def test_the_sound_is_that_of_the_frames(model, alone):
-    """Streamed it is what one decode gives; frames that end a stretch of sound are no sound."""
+    """Streamed audio equals that of one decode; frames that end a stretch of audio are silent."""
     frames = [ids for ids in alone["talk"].entries if len(ids) == 8 and ids[0] != 2048]
     codec = model.tracks[1].codec
     kinds = {"float": torch.float32, "int64": torch.int64}

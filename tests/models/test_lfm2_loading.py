@@ -1,4 +1,4 @@
-"""LFM2-Audio's folders: both published layouts load, and what is wrong is named."""
+"""LFM2-Audio's folders: both published layouts load, and errors name what is wrong."""
 
 from __future__ import annotations
 

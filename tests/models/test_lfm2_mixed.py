@@ -19,7 +19,7 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.kv import bytes_per_page
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.layers import KVSpec
@@ -37,7 +37,7 @@ from tests.models.tiny_tts import write_tiny_tts
 
 BACKEND = torch_backend("cpu", "float32")
 CONFIG = EngineConfig(max_running=12, kv_bytes=1 << 22, page_size=8, max_step_tokens=64)
-# now and then text asks for sound, and sound ends
+# now and then text requests audio, and audio ends
 LIVELY = (
     *CALM,
     ("lfm.embed_tokens.weight", 128, 1.3),
@@ -69,8 +69,8 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
     """All that the one model does, and one of each other model."""
     s2s, tts, asr, chat = (models[name] for name in ("s2s", "tts", "asr", "chat"))
     hello = (ChatMessage(Role.USER, "Hello there."),)
-    clip = Heard(sound(0.6))
-    answer = turn(Said(((200,), (201,), *FRAMES)), role=Role.ASSISTANT)
+    clip = AudioContent(sound(0.6))
+    answer = turn(AnswerContent(((200,), (201,), *FRAMES)), role=Role.ASSISTANT)
     say = {"temperature": 0.9, "max_new_tokens": 11}
     return [
         talk(models, "talk", turn("Who is there?"), seed=1),

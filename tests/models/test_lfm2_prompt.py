@@ -13,9 +13,9 @@ from izwi.errors import CheckpointError
 from izwi.request import EncodeInput
 from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.prompt import (
+    AudioPart,
     LFM2Prompt,
     Part,
-    Sound,
     build_prompt,
     entry_key,
     speaking_instruction,
@@ -35,11 +35,11 @@ def tokenizer(tmp_path_factory) -> LFM2Tokenizer:
     return LFM2Tokenizer(folder)
 
 
-def sound(num_samples: int) -> Sound:
+def sound(num_samples: int) -> AudioPart:
     """Features of no meaning, in the reference's number: one frame for each 10 ms, and one."""
     frames = num_samples // 160 + 1
     values = np.full((4, frames), num_samples, np.float32)
-    return Sound(EncodeInput("sound", values), -(-frames // 8))
+    return AudioPart(EncodeInput("sound", values), -(-frames // 8))
 
 
 def part(said: Any) -> Part:
@@ -68,7 +68,7 @@ def test_conversations_are_laid_out_as_by_the_reference(tokenizer, n):
     ]
     assert prompt.inputs.tolist() == rows
     sounds = [said[1] for said in said_in(PROMPTS[n]) if said[0] == "sound"]
-    # every position of sound belongs to one of the sounds, in order
+    # every position of audio belongs to one of the clips, in order
     places = [i for i, row in enumerate(rows) if row == SOUND]
     starts = list(prompt.sound_starts)
     sizes = [sound(samples).num_positions for samples in sounds]

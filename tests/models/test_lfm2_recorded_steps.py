@@ -1,4 +1,4 @@
-"""LFM2-Audio's recorded steps say what plain ones say, on both tracks and in both modes."""
+"""LFM2-Audio's recorded steps give what plain ones give, on both tracks and in both modes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.config import EngineConfig
-from izwi.conversation import Heard
+from izwi.conversation import AudioContent
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.request import Request
@@ -38,11 +38,11 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def asked(model: Any) -> list[Request]:
-    """Requests of both modes, greedy and sampled, with and without sound, of many lengths."""
+    """Requests of both modes, greedy and sampled, with and without audio, of many lengths."""
     said = [
         talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
         talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),
-        talk(model, "heard", turn(Heard(sound(0.7))), max_new_tokens=23, seed=4),
+        talk(model, "heard", turn(AudioContent(sound(0.7))), max_new_tokens=23, seed=4),
         talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
         talk(model, "one", turn("y"), max_new_tokens=1),
         talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),
@@ -150,7 +150,7 @@ def test_all_is_recorded_before(folder: Path) -> None:
 
 
 def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
-    """What nobody wrote is a NaN, and so would be whatever is drawn from it."""
+    """Memory that was not written is NaN, and so would be any draw from it."""
     with drawn_by_torch():
         engine, model = engine_of(folder, CONFIG)
         trailers = engine._workers["s2s"].runner._kv.trailers

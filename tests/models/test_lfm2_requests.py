@@ -1,4 +1,4 @@
-"""What may be asked of LFM2-Audio, and the request that is made of it."""
+"""Valid inputs of LFM2-Audio, and the requests that are prepared from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.errors import ContextTooLong, InvalidAudio, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import EncodeInput, Request, SamplingParams
@@ -21,7 +21,7 @@ from izwi_models.lfm2_audio.prepare import (
     speech_request,
     transcription_request,
 )
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, Sound
+from izwi_models.lfm2_audio.prompt import AudioPart, LFM2Prompt
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 from tests.models.tiny_lfm2_audio import TINY, write_tokenizer
 
@@ -29,11 +29,11 @@ FRAME = (1, 2, 3, 4, 5, 6, 7, 8)
 ANSWER = ((200,), FRAME, (2048,) * 8)
 
 
-def hear(samples: Any) -> Sound:
+def hear(samples: Any) -> AudioPart:
     if len(samples) < 400:
         raise InvalidAudio("too short")
     frames = len(samples) // 160 + 1
-    return Sound(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
+    return AudioPart(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,9 @@ def test_an_answer_in_text_alone_ends_where_sound_would_begin(checkpoint):
 
 
 def test_sound_and_earlier_answers_are_part_of_it(checkpoint):
-    request = talk(checkpoint, Heard(np.zeros(16000, np.float32)), Said(ANSWER), "and?")
+    request = talk(
+        checkpoint, AudioContent(np.zeros(16000, np.float32)), AnswerContent(ANSWER), "and?"
+    )
     prompt = request.prompt
     assert len(prompt.encode_inputs) == len(prompt.sound_starts) == 1
     rows = prompt.inputs.tolist()
@@ -171,11 +173,11 @@ def test_what_cannot_be_asked_names_its_field(checkpoint, settings, param):
     "turn",
     [
         SpokenTurn(Role.TOOL, ("3",)),
-        SpokenTurn(Role.USER, (Said(ANSWER),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((1, 2),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((512,),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((-1,),)),)),
-        SpokenTurn(Role.ASSISTANT, (Said(((2049, *FRAME[1:]),)),)),
+        SpokenTurn(Role.USER, (AnswerContent(ANSWER),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((1, 2),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((512,),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((-1,),)),)),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((2049, *FRAME[1:]),)),)),
     ],
 )
 def test_a_turn_that_cannot_be(checkpoint, turn):
@@ -188,7 +190,7 @@ def test_no_turn_and_a_sound_that_is_too_short(checkpoint):
     with pytest.raises(InvalidRequest, match="no message"):
         talk(checkpoint)
     with pytest.raises(InvalidAudio):
-        talk(checkpoint, Heard(np.zeros(10, np.float32)))
+        talk(checkpoint, AudioContent(np.zeros(10, np.float32)))
 
 
 # -- speech ----------------------------------------------------------------------------------

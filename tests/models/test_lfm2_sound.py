@@ -1,4 +1,4 @@
-"""LFM2.5-Audio's sound through the engine: the one-shot decode of its frames, however it is cut."""
+"""LFM2.5-Audio's audio through the engine equals one decode of its frames, however it is cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import Answer, ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import Answer, AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.log import Log
@@ -119,12 +119,12 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
 
 
 def talked(heard: np.ndarray, said: Answer) -> ConversationInput:
-    """A conversation of every kind of turn: text, sound, and an earlier answer."""
+    """A conversation of every kind of turn: text, audio, and an earlier answer."""
     turns = (
         SpokenTurn(Role.SYSTEM, ("Be brief.",)),
-        SpokenTurn(Role.USER, ("Who is there?", Heard(heard))),
-        SpokenTurn(Role.ASSISTANT, (Said(said),)),
-        SpokenTurn(Role.USER, (Heard(heard[::2].copy()),)),
+        SpokenTurn(Role.USER, ("Who is there?", AudioContent(heard))),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(said),)),
+        SpokenTurn(Role.USER, (AudioContent(heard[::2].copy()),)),
     )
     return ConversationInput(turns, seed=-4, audio_temperature=0.7, max_new_tokens=30)
 
@@ -139,7 +139,7 @@ def recorded(tmp_path_factory) -> tuple[Registry, list[Line]]:
     heard = np.asarray(sound(0.8), np.float32)
     hello = (ChatMessage(Role.USER, "Hello."),)
     said = ((5,), (6,), (1, 2, 3, 4, 5, 6, 7, 8))
-    in_text = ConversationInput((SpokenTurn(Role.USER, (Heard(heard),)),), False, seed=2)
+    in_text = ConversationInput((SpokenTurn(Role.USER, (AudioContent(heard),)),), False, seed=2)
     requests = [
         model.prepare_speech("s", name, SpeechInput("Good day.", seed=3, max_new_tokens=20)),
         model.prepare_transcription("t", name, TranscriptionInput(heard, temperature=1.0)),
@@ -161,7 +161,7 @@ def an_engine(registry: Registry) -> Engine:
 
 
 def run_until_sound(engine: Engine, request: Request, recorder: RequestRecorder) -> None:
-    """Run a request until its first sound has left, then stop it."""
+    """Run a request until its first audio has left, then stop it."""
     engine.submit(request)
     recorder.submitted(request)
     has_sound = False
@@ -192,7 +192,7 @@ def test_a_line_of_a_conversation_has_text_and_sound(recorded):
     assert 0 < stopped.num_samples < spoken.num_samples
     (question, first) = spoken.ask.turns[1].parts
     assert question == "Who is there?"
-    assert isinstance(first, Heard)
+    assert isinstance(first, AudioContent)
     np.testing.assert_array_equal(first.samples, np.asarray(sound(0.8), np.float32))
 
 

@@ -1,4 +1,4 @@
-"""Models with weights in 8 and in 4 bits say and hear what those with full weights do, nearly."""
+"""Models with weights in 8 and 4 bits give nearly the output of full weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def logits_of(model: Qwen3TTS, ops: TorchOps, codes: list[list[int]]) -> list[Te
 
 
 def run(model: Model, ops: TorchOps, request: Request) -> tuple[list[list[int]], np.ndarray]:
-    """Entries and sound of one request."""
+    """Entries and audio of one request."""
     engine = Engine({"m": model}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 24))
     engine.submit(request)
     entries, pcm = [], [np.zeros(0, np.float32)]

@@ -1,4 +1,4 @@
-"""The tokenizer's files as folders in the wild carry them."""
+"""The tokenizer's files in published layouts."""
 
 from __future__ import annotations
 

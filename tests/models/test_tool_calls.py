@@ -1,4 +1,4 @@
-"""Calls of functions are told from text, however they are cut and whatever is wrong with them."""
+"""Function calls are separated from text, however they are cut, also malformed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3-TTS through the engine: every prompt form at once, codes and sound."""
+"""Qwen3-TTS through the engine: every prompt form at once, codes and audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a speech request may ask, how text is cut, and what a broken checkpoint says."""
+"""Valid speech requests, how text is cut, and errors of broken checkpoints."""
 
 from __future__ import annotations
 

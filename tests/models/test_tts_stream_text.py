@@ -1,4 +1,4 @@
-"""Text that is written while it is said: cut in any way it gives the ids and codes of the whole."""
+"""Text that is spoken while it is written: however it is cut, ids and codes are the same."""
 
 from __future__ import annotations
 

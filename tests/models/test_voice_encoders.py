@@ -1,4 +1,4 @@
-"""Clips padded to one length give what each gives alone: the same vector, the same codes."""
+"""Clips padded to one length give the same vector and codes as each clip alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def clip(samples: int, seed: int = 0) -> Float32:
 
 
 def padded(pieces: list[Float32], shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """(pieces, *shape), noise as loud as sound behind each piece."""
+    """(pieces, *shape), noise as loud as speech behind each piece."""
     values = torch.randn(len(pieces), *shape, generator=torch.Generator().manual_seed(seed))
     for row, piece in zip(values, pieces, strict=True):
         row[: len(piece)] = torch.from_numpy(piece)

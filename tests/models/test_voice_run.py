@@ -170,7 +170,7 @@ def test_training_the_transcriber_keeps_the_aligners_tensors(tmp_path: Path) -> 
 def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
     write_corpus(tmp_path, "train0000")
     corpus = Corpus(tmp_path, "train", torch.device("cpu"))
-    pause = slice(10 * FRAME, 13 * FRAME)  # after sound: the encoder still remembers it
+    pause = slice(10 * FRAME, 13 * FRAME)  # after audio: the encoder still remembers it
     corpus.samples[pause] = 0
     folder = run.EMBEDDED / run.TTS / "speech_tokenizer"
     drawn = encode_corpus(corpus, folder, corpus.device)

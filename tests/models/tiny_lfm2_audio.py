@@ -151,7 +151,7 @@ MERGES = (
 GAINS = {f"lfm.layers.{n}.": 2.0 for n in range(5)}
 
 # (tensor, row, factor): how loud some ids are. A run of some hundred entries is not to meet its own
-# end, and, where it is loud, now and then the ends of text and sound.
+# end, and, where it is loud, now and then the ends of text and audio.
 CALM = (("lfm.embed_tokens.weight", 7, 0.2),)
 LOUD = (
     *CALM,

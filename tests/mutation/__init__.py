@@ -1,1 +1,1 @@
-"""Mutation tests: small faults are planted one at a time, and the tests of the area must notice."""
+"""Mutation tests: small faults are planted one at a time, and the area's tests must fail."""

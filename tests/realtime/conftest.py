@@ -21,7 +21,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi_api.http.app import create_app
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.settings import Settings
 from tests.api.conftest import listening
 from tests.api.scripted_chat import ScriptedRegistry
@@ -51,7 +51,7 @@ def served(tmp_path_factory):
     app = create_app(engine, world.registry, Settings(home=home))
     with pytest.MonkeyPatch.context() as patch, listening(app, ws="auto") as port:
         # the same answers in every session, so that they can be compared
-        patch.setattr(making, "secrets", SimpleNamespace(randbits=lambda _: 7))
+        patch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))
         world.port, world.url = port, f"http://127.0.0.1:{port}/v1"
         yield world
 
@@ -101,7 +101,7 @@ class Talk:
                 return event
 
     async def speak(self, samples, rate=24_000):
-        """Send sound, 16-bit PCM at 24 kHz, as fast as the server takes it."""
+        """Send audio, 16-bit PCM at 24 kHz, as fast as the server accepts it."""
         if rate != 24_000:
             samples = soxr.resample(samples, rate, 24_000)
         data = to_s16le(np.asarray(samples, np.float32))
@@ -118,7 +118,7 @@ class Talk:
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 
     def sound(self, response_id=None):
-        """All sound of a response, or of all."""
+        """All audio of a response, or of all of them."""
         return b"".join(
             base64.b64decode(event.delta)
             for event in self.events

@@ -69,7 +69,7 @@ class Phone:
     def __post_init__(self):
         self._sent: asyncio.Queue[str] = asyncio.Queue()
         self._news = asyncio.Event()
-        self._pending = np.zeros(0, np.float32)  # sound that is not played yet
+        self._pending = np.zeros(0, np.float32)  # audio that is not played yet
         self._played = np.zeros(RATE * 400, np.float32)
         self._num_played = 0
         self.close_code = None
@@ -109,7 +109,7 @@ class Phone:
         self._sent.put_nowait(None)
 
     async def hear(self, samples):
-        """Live for as long as this sound of the room lasts: (n,) float32 at 24 kHz."""
+        """Run for as long as this sound of the room lasts: (n,) float32 at 24 kHz."""
         for start in range(0, len(samples), _BLOCK):
             block = np.zeros(_BLOCK, np.float32)
             part = samples[start : start + _BLOCK]
@@ -161,7 +161,7 @@ class Phone:
 
     @property
     def longest_wait_s(self):
-        """The longest time between two pieces of sound of one answer, or the last and a cancel."""
+        """The longest time between two pieces of audio of one answer, or the last and a cancel."""
         came, waits = {}, [0.0]
         for happened in self.of("response.output_audio.delta", "response.done"):
             answer = happened.event.get("response_id")

@@ -23,8 +23,8 @@ class Scene:
 
     Attributes:
         happens: Letters, in order.
-        is_undisturbed: Every answer sounds as if nobody had made a sound.
-        pauses: Sound of an answer stops for a while, and then goes on or is cancelled; None: both.
+        is_undisturbed: Every answer is played as if there had been no other sound.
+        pauses: An answer's audio stops for a while, then continues or is cancelled; None: both.
         echo: Of the loudspeaker in the microphone.
         behind: A recorded sound in the background, and how far it is below speech in dB.
         turns: Settings of turn detection.

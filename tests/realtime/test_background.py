@@ -1,4 +1,4 @@
-"""What sounds behind a speaker is told from speech: music, many voices, people far away."""
+"""Background sound is distinguished from speech: music, many voices, people far away."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from izwi.capability import Capability
 from izwi.errors import ModelNotFound
 from izwi.request import Reason
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
-from izwi_api.services.converse import SoundPiece
 from izwi_api.settings import Settings
 from tests.examples import examples
 from tests.realtime.phone import RATE, Phone, call
@@ -28,7 +28,7 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 
 class Tones:
-    """An answer of known sound, made a little faster than it is played."""
+    """An answer of known audio, generated a little faster than it is played."""
 
     sample_rate = RATE
     num_frames = 0
@@ -48,7 +48,7 @@ class Tones:
             await self.going.wait()
             if number < len(WORDS):
                 yield AnswerDelta(content=f"{WORDS[number]} ")
-            yield SoundPiece(part)
+            yield AudioPiece(part)
 
     def pause(self):
         self.num_pauses += 1
@@ -121,7 +121,7 @@ def test_interruptions_at_any_time_keep_the_audio_and_history_consistent(monkeyp
         made.append(Tones(len(made)))
         return made[-1]
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     phone = run_virtually(converse(disturbances, made))
     check(phone, made)
 
@@ -167,7 +167,7 @@ def test_short_speech_pauses_an_answer_and_long_speech_cancels_it(monkeypatch):
         made.append(Tones(len(made)))
         return made[-1]
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     phone = run_virtually(converse([(1000, 120, 600), (200, 1500, 800)], made))
     assert made[0].num_pauses == 2
     assert [e.event["response"]["status"] for e in phone.of("response.done")] == [

@@ -1,4 +1,4 @@
-"""Client secrets: what they open, for how long, and in whose name."""
+"""Client secrets: what they permit, for how long, and for which key."""
 
 from __future__ import annotations
 

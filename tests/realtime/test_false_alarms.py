@@ -1,4 +1,4 @@
-"""An answer that was paused sounds as if it had not been: sample for sample, whatever happened."""
+"""An answer that was paused has the same samples as one that was not, in every case."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def assert_resumed(phone, undisturbed):
 
 
 async def others(world, engine, count=4):
-    """Let other requests have all of the memory."""
+    """Let other requests use all of the memory."""
     streams = [engine.submit(world.speech(f"other-{n}", seed=n)) for n in range(count)]
     for stream in streams:
         async for chunk in stream:
@@ -136,7 +136,7 @@ def test_an_answer_resumes_if_the_microphone_is_muted_during_a_cough(world, undi
     async def disturb(phone, engine):
         cough = recorded("cough")
         await phone.hear(cough[: len(cough) // 3])
-        await asyncio.sleep(3.0)  # not a frame of sound
+        await asyncio.sleep(3.0)  # not a frame of audio
 
     assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 

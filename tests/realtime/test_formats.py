@@ -1,4 +1,4 @@
-"""Sound on the wire: how it is cut changes nothing, and G.711 is what FFmpeg makes of it."""
+"""Audio on the wire: how it is cut changes nothing, and G.711 equals FFmpeg's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from izwi.audio.g711 import decode_g711, encode_g711
 from izwi.audio.pcm import to_s16le
-from izwi_api.realtime.formats import FORMATS, InputDecoder, OutputEncoder, RecentSound
+from izwi_api.realtime.formats import FORMATS, InputDecoder, OutputEncoder, RecentAudio
 from tests.examples import examples
 
 LAWS = {"mu": "pcm_mulaw", "a": "pcm_alaw"}
@@ -88,7 +88,7 @@ def test_half_a_sample_waits_for_the_other_half():
 
 
 def test_recent_audio_is_read_by_sample_index():
-    recent = RecentSound(100)
+    recent = RecentAudio(100)
     for start in range(0, 1000, 30):
         recent.write(np.arange(start, min(start + 30, 1000), dtype=np.float32))
     assert recent.end == 1000

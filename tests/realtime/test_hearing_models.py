@@ -11,13 +11,13 @@ import pytest
 from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.conversation import Heard, Said
+from izwi.conversation import AnswerContent, AudioContent
 from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi_api.http.app import create_app
-from izwi_api.realtime import making
-from izwi_api.realtime.hearing_models import played_entries, spoken_turns
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.items import Content, Item
+from izwi_api.realtime.speech_to_speech import played_entries, spoken_turns
 from izwi_api.settings import Settings
 from tests.api.conftest import listening
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
@@ -39,15 +39,15 @@ def world(tmp_path_factory):
     engine = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 24)))
     app = create_app(engine, registry, Settings(home=home))
     made = SimpleNamespace(engine=engine, asked=[])
-    open_conversation = making.open_conversation
+    open_conversation = response_maker.open_conversation
 
     async def seen(engine, registry, name, ask):
         made.asked.append(ask)
         return await open_conversation(engine, registry, name, ask)
 
     with pytest.MonkeyPatch.context() as patch, listening(app, ws="auto") as port:
-        patch.setattr(making, "secrets", SimpleNamespace(randbits=lambda _: 7))
-        patch.setattr(making, "open_conversation", seen)
+        patch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))
+        patch.setattr(response_maker, "open_conversation", seen)
         made.url = f"http://127.0.0.1:{port}/v1"
         yield made
 
@@ -86,11 +86,11 @@ async def test_a_speech_to_speech_model_answers_and_keeps_the_conversation(clien
     assert first.instructions == "Be short."
     assert [turn.role for turn in first.turns] == ["user"]
     (heard,) = first.turns[0].parts
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, AudioContent)
     assert 1.0 < len(heard.samples) / 16_000 < 3.0
     assert [turn.role for turn in second.turns] == ["user", "assistant", "user"]
     (said,) = second.turns[1].parts
-    assert isinstance(said, Said)
+    assert isinstance(said, AnswerContent)
     # all that was played when the user spoke
     assert ENTRIES - 10 < len(said.entries) <= ENTRIES
 

@@ -1,4 +1,4 @@
-"""How far ahead of its playback sound is sent: the session says so, else the server."""
+"""How far ahead of playback audio is sent: the session's setting, else the server's."""
 
 from __future__ import annotations
 

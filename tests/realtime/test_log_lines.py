@@ -1,4 +1,4 @@
-"""A client that does wrong again and again fills no log."""
+"""A client that repeats its errors does not fill the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log():
 
 async def test_thousands_of_bad_events_give_a_few_log_lines(log, monkeypatch) -> None:
     monkeypatch.setattr(dialogue, "transcription_of", lambda *_: None)
-    monkeypatch.setattr(dialogue, "hears_itself", lambda *_: False)
+    monkeypatch.setattr(dialogue, "takes_audio", lambda *_: False)
     monkeypatch.setattr("izwi_api.realtime.session.check_settings", no_check)
     stream, _ = log
     wire = FakeWire(BAD * 800)

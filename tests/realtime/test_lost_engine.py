@@ -20,7 +20,7 @@ def world(tmp_path_factory):
 
 
 def conversation(world, dies_s=None, gone_s=2.0):
-    """Ask a question. The engine dies so many seconds after its first sound; another comes."""
+    """Ask a question. The engine dies this many seconds after the first audio; another starts."""
 
     async def script(phone, engine):
         await phone.be_silent(0.4)

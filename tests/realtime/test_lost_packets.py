@@ -1,4 +1,4 @@
-"""Sound over a network that loses packets: alone, and in a live session over WebRTC, both ways."""
+"""Audio over a network that loses packets: alone, and in a live session over WebRTC, both ways."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def packet(number):
 
 
 def received(numbers):
-    """What is decoded of packets that come in this order."""
+    """The audio that is decoded from packets in this order."""
     buffer = PacketBuffer()
     due = [buffer.add(packet(number)) for number in numbers]
     assert not any(asks_for_picture for asks_for_picture, _ in due)

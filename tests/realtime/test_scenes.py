@@ -8,7 +8,7 @@ from tests.realtime.scenes import ASKED, AT_NIGHT, SCENES, Scene, happened, perf
 from tests.realtime.world import World, recorded
 
 DELTA = "conversation.item.input_audio_transcription.delta"
-# Sound comes in pieces of 40 ms, and 250 ms ahead of its playback.
+# Audio is sent in pieces of 40 ms, 250 ms ahead of its playback.
 PAUSED_S = 0.12
 
 
@@ -31,7 +31,7 @@ def play(world, scene):
 
 @pytest.fixture(scope="module")
 def undisturbed(world):
-    """The sound of an answer over which nobody makes a sound."""
+    """The audio of an answer over which there is no sound."""
     sound = play(world, Scene((*ASKED, "done"), "SERD")).sound()
     assert len(sound) > 2 * 48_000
     return sound

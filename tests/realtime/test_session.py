@@ -1,4 +1,4 @@
-"""A session's items, its errors as events, transcription, and what a client may do wrong."""
+"""A session's items, errors as events, transcription, and client mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one session may make the server hold and do; without models and sockets."""
+"""Limits of what one session may make the server store and do; without models and sockets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from izwi.errors import ModelNotFound
 from izwi_api.realtime import dialogue as dialogue_module
 from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.input_audio import InputBuffer
 from izwi_api.realtime.items import Conversation, parse_item
-from izwi_api.realtime.listening import InputBuffer
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import RealtimeSettings, wire_format
 from izwi_api.sessions.core import Message, Session
@@ -51,7 +51,7 @@ SERVICES = _Services(_Nothing(), SimpleNamespace())
 
 
 class FakeWire:
-    """A client that writes as fast as it may, and reads all."""
+    """A client that writes as fast as it can, and reads everything."""
 
     def __init__(self, messages: list[dict[str, object]]):
         self.to_come = [json.dumps(message) for message in messages]
@@ -93,7 +93,7 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
         conversation.add(parse_item(call, WIRE))
     assert refused.value.code == "conversation_too_long"
     assert len(conversation.items) == 4
-    # sound whose words come later is taken, and room is made by deleting
+    # audio whose words come later is accepted, and room is made by deleting
     conversation.add(parse_item({"type": "message", "role": "user", "content": []}, WIRE))
     conversation.delete(conversation.items[0].item_id)
     call["arguments"] = megabyte[:-1]
@@ -129,7 +129,7 @@ def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
 
 
 def test_an_append_costs_the_same_in_a_long_turn() -> None:
-    """Ten minutes in one turn: each append copied all of them, so the loop stood for everybody."""
+    """Ten minutes in one turn: each append used to copy all of it, which blocked the event loop."""
     buffer = InputBuffer(WIRE)
     piece = bytes(960)  # 20 ms
 
@@ -166,7 +166,7 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
 
             return asyncio.create_task(work())
 
-    monkeypatch.setattr(dialogue_module, "Listener", Listening)
+    monkeypatch.setattr(dialogue_module, "LiveTranscriber", Listening)
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
     sound = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}

@@ -1,4 +1,4 @@
-"""Short sounds over an answer: what has a pitch, and what follows where words are heard wrongly.
+"""Short sounds over an answer: which have a pitch, and what wrong transcripts lead to.
 
 `python -m benchmarks.interruptions` plays all of the recordings with the embedded transcriber.
 """
@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from izwi_api.realtime import speech_transcriber
-from izwi_api.realtime.listening import Listener
+from izwi_api.realtime.input_audio import LiveTranscriber
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.pitch import PitchTracker
 from izwi_api.realtime.turn_rules import Rules
@@ -95,8 +95,8 @@ def test_the_quiet_end_of_a_word_is_transcribed():
     assert ends == [True] * 10 + [False] * 2
 
 
-class OddListener(Listener):
-    """Hears one word that nobody knows, whatever is said."""
+class OddListener(LiveTranscriber):
+    """Transcribes any speech as one unknown word."""
 
     async def _run(self):
         while await self._fed.get() is not None:
@@ -116,5 +116,5 @@ def world(tmp_path_factory):
 def test_a_mistranscribed_word_interrupts_and_a_cough_does_not(
     world, monkeypatch, script, expected
 ):
-    monkeypatch.setattr(speech_transcriber, "Listener", OddListener)
+    monkeypatch.setattr(speech_transcriber, "LiveTranscriber", OddListener)
     assert happened(play(world, Scene(script, expected))) == expected

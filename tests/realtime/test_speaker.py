@@ -1,4 +1,4 @@
-"""The queue of sound that a server plays: order, pauses at the sample, what was heard."""
+"""The queue of audio that a server plays: order, pauses at the sample, what was played."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from izwi_api.realtime.response import Hooks, Response, ResponseSetting
 from izwi_api.realtime.speaker import WIRE, Speaker
-from izwi_api.services.converse import SoundPiece
+from izwi_api.services.cascade import AudioPiece
 from tests.examples import examples
 
 FRAME = 960  # bytes of 20 ms
@@ -89,13 +89,13 @@ def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
 
 
 class Starved:
-    """An answer whose models have made one piece of sound, and make no more for now."""
+    """An answer whose models have generated one piece of audio, and no more for now."""
 
     answer = SimpleNamespace(num_prompt_tokens=0, num_tokens=0, reason=None)
     num_frames, sample_rate = 1, 24_000
 
     async def pieces(self):
-        yield SoundPiece(np.full(4800, 0.1, np.float32))
+        yield AudioPiece(np.full(4800, 0.1, np.float32))
         await asyncio.Event().wait()
 
     def abort(self): ...

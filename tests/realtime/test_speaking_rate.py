@@ -1,4 +1,4 @@
-"""What was played of an interrupted answer's text follows how fast its voice spoke before."""
+"""The played part of an interrupted answer's text is estimated from its voice's speaking rate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings
 from izwi_api.realtime.speaking_rate import CHARACTERS_PER_S, SpeakingRates
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.context import Services
-from izwi_api.services.converse import SoundPiece
 from izwi_api.settings import Settings
 from tests.realtime.phone import Phone, call
 from tests.realtime.test_barge_in import ANSWER_S, OnlyChat, Tones
@@ -40,7 +40,7 @@ class Slow(Tones):
     async def pieces(self):
         yield AnswerDelta(content=TEXT)
         async for piece in super().pieces():
-            if isinstance(piece, SoundPiece):
+            if isinstance(piece, AudioPiece):
                 yield piece
 
 
@@ -84,7 +84,7 @@ def test_the_text_of_an_interrupted_answer_ends_where_it_was_played(
     async def run():
         return await cut_in_half(Phone(), speeds)
 
-    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    monkeypatch.setattr(response_maker.ResponseMaker, "open_answer", open_answer)
     (content,) = run_virtually(run())["content"]
     assert TEXT.startswith(content["transcript"])
     assert least <= len(content["transcript"]) / len(TEXT) <= most

@@ -1,4 +1,4 @@
-"""The WebSocket /v1/audio/transcriptions/stream: words while the sound arrives."""
+"""The WebSocket /v1/audio/transcriptions/stream: words while the audio arrives."""
 
 from __future__ import annotations
 

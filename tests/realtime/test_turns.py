@@ -1,4 +1,4 @@
-"""Turns: what speech, silence, words and clients lead to, and what no stream of events can."""
+"""Turns: the effects of speech, silence, words and client events, and invariants."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from izwi_api.realtime.turn_events import (
     Clear,
     Commit,
     CommitInput,
+    CompleteTranscript,
     Configure,
     Create,
     Discard,
@@ -22,14 +23,13 @@ from izwi_api.realtime.turn_events import (
     Finish,
     Frame,
     Generated,
-    Heard,
-    HearOut,
+    LiveTranscript,
     Pause,
     Playback,
+    PlaybackStopped,
     Refuse,
     Respond,
     Resume,
-    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -147,7 +147,7 @@ def test_consecutive_turns_do_not_overlap():
 def test_semantic_detection_waits_longer_after_incomplete_sentences(eagerness, text, wait_ms):
     turn = session(SemanticVad(eagerness))
     turn.speak(600)
-    turn.tell(Heard(text))
+    turn.tell(LiveTranscript(text))
     turn.be_silent(wait_ms + 20)
     stopped = next(action for action in turn.log if isinstance(action, SpeechStopped))
     assert wait_ms <= stopped.end_ms - 600 <= wait_ms + 20
@@ -157,9 +157,9 @@ def test_semantic_detection_uses_words_that_arrive_during_silence():
     turn = session(SemanticVad("medium"))
     turn.speak(600)
     turn.be_silent(1000)
-    assert turn.tell(Heard("what is the"))[:1] == []
+    assert turn.tell(LiveTranscript("what is the"))[:1] == []
     turn.be_silent(1000)
-    assert SpeechStopped(2600) in turn.tell(Heard("What is the time?"))
+    assert SpeechStopped(2600) in turn.tell(LiveTranscript("What is the time?"))
 
 
 def test_without_detection_a_turn_ends_when_the_client_commits():
@@ -311,25 +311,25 @@ HEARS = Rules(speculate_ms=None)
 def test_a_backchannel_does_not_interrupt(text):
     turn = answering(rules=HEARS)
     turn.speak(300)
-    turn.tell(Heard(text))
+    turn.tell(LiveTranscript(text))
     turn.speak(300)
-    assert turn.be_silent(220) == [HearOut()]
-    turn.tell(Heard(text, is_final=True))
+    assert turn.be_silent(220) == [CompleteTranscript()]
+    turn.tell(LiveTranscript(text, is_final=True))
     assert turn.be_silent(20) == [Resume(0)]
-    assert turn.log == [Pause(0), HearOut(), Resume(0)]
+    assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
 
 @pytest.mark.parametrize("text", ["Stop", "no wait", "but I said"])
 def test_words_interrupt_before_the_time_is_up(text):
     turn = answering(rules=HEARS)
     turn.speak(100)
-    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(Heard(text))
+    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(LiveTranscript(text))
 
 
 def test_a_single_word_interrupts_only_after_half_a_second():
     turn = answering(rules=HEARS)
     turn.speak(300)
-    assert turn.tell(Heard("Tomorrow")) == []
+    assert turn.tell(LiveTranscript("Tomorrow")) == []
     assert turn.speak(180) == []
     assert SpeechStarted(1500) in turn.speak(20)
 
@@ -340,10 +340,10 @@ def test_a_single_word_interrupts_once_it_is_transcribed_as_a_whole(early):
     turn.speak(200)
     assert turn.be_silent(100) == []
     # what is heard before the word has ended is often wrong
-    assert turn.tell(Heard(early)) == []
-    assert turn.be_silent(20) == [HearOut()]
+    assert turn.tell(LiveTranscript(early)) == []
+    assert turn.be_silent(20) == [CompleteTranscript()]
     assert turn.be_silent(200) == []
-    assert SpeechStarted(1500) in turn.tell(Heard("Stuckedox.", is_final=True))
+    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Stuckedox.", is_final=True))
     assert turn.be_silent(500)[-1] == Respond(1)
 
 
@@ -352,9 +352,9 @@ def test_a_backchannel_transcribed_as_a_whole_does_not_interrupt(text, early_ms)
     turn = answering(rules=HEARS)
     turn.speak(200)
     turn.be_silent(120 + early_ms)
-    turn.tell(Heard(text, is_final=True))
+    turn.tell(LiveTranscript(text, is_final=True))
     turn.be_silent(140)
-    assert turn.log == [Pause(0), HearOut(), Resume(0)]
+    assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
 
 @pytest.mark.parametrize(("voiced_ms", "interrupts"), [(0, False), (60, False), (80, True)])
@@ -364,7 +364,7 @@ def test_words_interrupt_only_if_enough_of_the_utterance_has_pitch(voiced_ms, in
     turn.cough(200)
     turn.speak(voiced_ms)
     turn.be_silent(120)
-    turn.tell(Heard(text, is_final=True))
+    turn.tell(LiveTranscript(text, is_final=True))
     turn.be_silent(120)
     assert (Resume(0) in turn.log, SpeechStarted(1500) in turn.log) == (not interrupts, interrupts)
 
@@ -380,17 +380,17 @@ def test_noise_interrupts_after_a_second(rules):
 def test_continued_speech_is_transcribed_as_a_whole_again():
     turn = answering(rules=HEARS)
     turn.speak(100)
-    assert turn.be_silent(140) == [HearOut()]
+    assert turn.be_silent(140) == [CompleteTranscript()]
     turn.speak(100)
-    assert turn.tell(Heard("Thomas", is_final=True)) == []  # of the part before
-    assert turn.be_silent(120) == [HearOut()]
-    assert SpeechStarted(1500) in turn.tell(Heard("Thomas is", is_final=True))
+    assert turn.tell(LiveTranscript("Thomas", is_final=True)) == []  # of the part before
+    assert turn.be_silent(120) == [CompleteTranscript()]
+    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Thomas is", is_final=True))
 
 
 def test_a_missing_transcript_delays_an_answer_only_briefly():
     turn = answering(rules=HEARS)
     turn.speak(200)
-    assert turn.be_silent(620) == [HearOut()]
+    assert turn.be_silent(620) == [CompleteTranscript()]
     assert turn.be_silent(20) == [Resume(0)]
 
 
@@ -441,8 +441,8 @@ def test_a_client_cancels_an_answer():
 
 def test_a_client_stops_playing_an_answer_in_progress():
     turn = answering()
-    assert turn.tell(Silenced(7, 500)) == []
-    assert turn.tell(Silenced(0, 500)) == [
+    assert turn.tell(PlaybackStopped(7, 500)) == []
+    assert turn.tell(PlaybackStopped(0, 500)) == [
         Finish(0, Status.CANCELLED, "client_cancelled"),
         Truncate(0, 500),
     ]
@@ -456,7 +456,7 @@ def test_a_client_stops_playing_an_answer_in_progress():
 def test_speech_after_the_client_stopped_playback_does_not_interrupt():
     turn = answering()
     turn.tell(Generated(0))
-    assert turn.tell(Silenced(0, 500)) == []
+    assert turn.tell(PlaybackStopped(0, 500)) == []
     assert turn.state.answer is None
     assert turn.speak(200) == [SpeechStarted(turn.state.turn_ms)]
     assert turn.tell(Cancel()) == [Refuse("response_cancel_not_active")]
@@ -598,9 +598,9 @@ class Played:
                         self.played[number] = min(limit, self.played[number] + count * FRAME_MS)
                         self.report(number)
             case "heard", str(text):
-                self.tell(Heard(text))
+                self.tell(LiveTranscript(text))
             case "heard all", str(text):
-                self.tell(Heard(text, is_final=True))
+                self.tell(LiveTranscript(text, is_final=True))
             case "transcript", str(text):
                 if self.unheard:
                     self.unheard -= 1
@@ -620,7 +620,7 @@ class Played:
                 self.tell(Cancel())
             case "stop playing", _:
                 for number in self.sent:
-                    self.tell(Silenced(number, self.played[number]))
+                    self.tell(PlaybackStopped(number, self.played[number]))
             case (("end" | "fail"), _):
                 if self.active is not None and not self.paused:
                     number = self.active

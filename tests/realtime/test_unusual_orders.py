@@ -1,4 +1,4 @@
-"""Events in orders that are allowed and seldom: each one means what it says."""
+"""Events in unusual but allowed orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech probability of a stream, and the server's own sound in the microphone."""
+"""Speech probability of a stream, and the server's own audio in the microphone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_quiet_audio_is_not_speech(level_db):
 
 
 def explained(sent: np.ndarray, heard: np.ndarray, lead_ms: int = 250) -> np.ndarray:
-    """What an echo explains at each frame with sound, where `sent` runs ahead of its playback."""
+    """What an echo explains at each audible frame, where `sent` runs ahead of its playback."""
     check, lead, found = EchoCheck(), RATE * lead_ms // 1000, []
     check.write_sent(sent[:lead])
     for start in range(0, min(len(sent) - lead, len(heard)) - 320, 320):

@@ -1,4 +1,4 @@
-"""Live sessions over WebRTC, with aiortc as the caller: sound in Opus, events on a data channel."""
+"""Live sessions over WebRTC, with aiortc as the caller: audio in Opus, events on a data channel."""
 
 from __future__ import annotations
 

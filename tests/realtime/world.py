@@ -14,7 +14,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi_api.realtime import making
+from izwi_api.realtime import response_maker
 from izwi_api.realtime.settings import RealtimeSettings, updated
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
@@ -41,7 +41,7 @@ class World:
         self.answer, self.prompts = ANSWER, []
         self.config = EngineConfig(kv_bytes=1 << 26)
         self.registry = ScriptedRegistry(self.models, "chat", self._write)
-        monkeypatch.setattr(making, "secrets", SimpleNamespace(randbits=lambda _: 7))
+        monkeypatch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))
 
     def _write(self, messages):
         self.prompts.append(messages)

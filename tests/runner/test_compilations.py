@@ -1,4 +1,4 @@
-"""What is compiled or recorded while requests are served is counted; what comes before is not."""
+"""Kernels and graphs that are made while requests are served are counted; earlier ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner asks of recorded steps: rows that it launches, and frames for a codec."""
+"""How a runner uses recorded steps: rows that it launches, and frames for a codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints are found by folder, embedded name or hub id; what is not there is said so."""
+"""Checkpoints are found by folder, embedded name or hub id; errors name what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pure decisions turn: the values on both sides of each border, worked out by hand."""
+"""Limits of pure decisions: values on both sides of each limit, worked out by hand."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_without_new_requests_nothing_waits() -> None:
     assert not waits(num_rows=0)
 
 
-# -- sound that waits for others -----------------------------------------------------------------
+# -- audio that waits for others -----------------------------------------------------------------
 def row(frames: int, chunk: int = 4) -> View:
     return view_of(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
 

@@ -1,4 +1,4 @@
-"""Codec rows: who has one, who gives way, and what is kept of those who gave way."""
+"""Codec rows: which sequences have one, which give it up, and what is saved of those."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     rows, (one, other) = CodecRows(states), streams(2)
     assert rows.take(one), "what was made into sound before is made again"
     own = one.sound.state_row
-    rows.rest(one)
+    rows.make_idle(one)
     assert rows.num_available == 2
     assert not rows.take(one)
     assert one.sound.state_row == own
@@ -70,11 +70,11 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
     rows, (first, second, third) = CodecRows(states), streams(3)
     for sequence in (first, second):
         rows.take(sequence)
-        rows.rest(sequence)
+        rows.make_idle(sequence)
     rows.take(third)
     assert (first.sound.state_row, second.sound.state_row) == (None, 1)
     assert states.below == {first.sound.saved_state: 0}
-    rows.rest(third)
+    rows.make_idle(third)
     assert not rows.take(first), "its state came back"
     assert first.sound.saved_state is None
     assert second.sound.state_row is None
@@ -85,10 +85,10 @@ def test_what_is_not_kept_below_is_made_again() -> None:
     states = Rows(1, room_below=0)
     rows, (one, other) = CodecRows(states), streams(2)
     rows.take(one)
-    rows.rest(one)
+    rows.make_idle(one)
     rows.take(other)
     assert one.sound.saved_state is None
-    rows.rest(other)
+    rows.make_idle(other)
     assert rows.take(one)
 
 
@@ -97,7 +97,7 @@ def test_a_state_that_is_gone_from_below_is_made_again(lost: bool) -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2)
     rows.take(one)
-    rows.rest(one)
+    rows.make_idle(one)
     rows.take(other)
     rows.release(other)
     if lost:
@@ -109,7 +109,7 @@ def test_a_stream_without_sound_has_no_state_to_keep() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2, num_vocoded=0)
     assert not rows.take(one)
-    rows.rest(one)
+    rows.make_idle(one)
     rows.take(other)
     assert (states.num_saved, one.sound.saved_state) == (0, None)
 
@@ -118,7 +118,7 @@ def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2)
     rows.take(one)
-    rows.rest(one)
+    rows.make_idle(one)
     rows.take(other)  # what one had is below now
     rows.release(one)
     assert states.below == {}
@@ -128,6 +128,6 @@ def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:
     assert states.free == [0]
     idle = streams(1)[0]
     rows.take(idle)
-    rows.rest(idle)
+    rows.make_idle(idle)
     rows.release(idle)
     assert rows.num_available == 1

@@ -245,7 +245,7 @@ def test_sound_goes_to_the_poorest_listeners_first() -> None:
 
 
 def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
-    """The latest first sound and the longest silence of streams beside much background work."""
+    """The latest first audio and the longest gap of streams beside much background work."""
     toy = Toy(POLICIES[policy], num_pages=2000, slots=8, tokens=512, vocodes=8, step_s=step_s)
     crowd = [Timeline(300, 150, streams=False) for _ in range(16)]
     streams = [Timeline(20, 50, arrives=20 + 40 * number) for number in range(8)]
@@ -299,7 +299,7 @@ def test_a_waiting_stream_that_is_not_far_ahead_ends_the_longer_step() -> None:
 
 def test_streams_that_are_not_far_ahead_may_take_four_times_as_long() -> None:
     assert len(rows(*many(FAR_S - 0.01))) == 28  # 4 + 28 = 4 * 8
-    # but not beside a first sound: a quarter of an hour's share of the time until it is late
+    # but not beside first audio: a quarter of an hour's share of the time until it is late
     new = view_of(1, 33, 32, num_pages=3, slack_s=0.1, chunk=12)
     assert len(rows(new, *many(FAR_S - 0.01))) == 4
     late = changed(new, slack_s=0.0)

@@ -1,4 +1,4 @@
-"""A draft gives out exactly what its budgets hold: pages, positions, places and seconds."""
+"""A step spends exactly its budgets: pages, positions, slots and seconds."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_a_clip_alone_ends_with_its_last_piece() -> None:
     assert not builder().admit(view_of(1, 1, encode_only=True)), "nothing is left of it"
 
 
-# -- sound ---------------------------------------------------------------------------------------
+# -- audio ---------------------------------------------------------------------------------------
 def test_a_row_brings_the_sound_that_its_frame_makes_due() -> None:
     made = builder()
     assert made.take(decode(1, frames=3, chunk=4))

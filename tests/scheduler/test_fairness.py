@@ -1,4 +1,4 @@
-"""Long texts leave room to short requests: simulated, and as a bound that no mix of them breaks."""
+"""Long texts leave room for short requests: simulated, and as a bound for any mix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulation.arrivals import Arrival, percentile_ms, poisson
-from benchmarks.simulation.device import Device, PaperModel, PaperPrompt, Script
+from benchmarks.simulation.device import Device, Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.long_texts import Scene, Waited
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
@@ -37,7 +37,7 @@ SPEND = Budgets(PAGE, 200, 64, 2, 4, 4, step_s=0.02, cost=COST)
 
 def request(number: int, prompt: int = 24, **more: object) -> Request:
     return Request(
-        *(f"{number}", "paper", PaperPrompt(prompt, num_shared=8, seed=number)),
+        *(f"{number}", "paper", SimulatedPrompt(prompt, num_shared=8, seed=number)),
         max_entries=1000,
         stop_ids=(1,),
         **more,  # type: ignore[arg-type]
@@ -55,14 +55,14 @@ def device(
     frames: dict[str, int], pages: int = 4096, machine: Machine = CPU, **config: object
 ) -> Device:
     scripts: dict[str, Script] = {name: [(0,)] * count for name, count in frames.items()}
-    model = PaperModel(FRAME_S, 1, pages)
+    model = SimulatedModel(FRAME_S, 1, pages)
     return Device(model, machine, EngineConfig(**config), scripts, 0)  # type: ignore[arg-type]
 
 
 def beside(
     num_long: int, pieces: int = 70, rate: float = 1.0, machine: Machine = CPU
 ) -> tuple[list[Waited], float]:
-    """Short requests beside so many long texts; and the sound that those got, seconds."""
+    """Short requests beside this many long texts; and the audio of those, in seconds."""
     rng = random.Random(num_long)
     texts = [long_text(10_000 * (number + 1), pieces) for number in range(num_long)]
     frames = {piece.request_id: rng.randint(45, 60) for text in texts for piece in text}

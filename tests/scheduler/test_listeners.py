@@ -1,10 +1,10 @@
-"""Playback clocks: what a listener has in hand, piece by piece, and for how long it is known."""
+"""Playback clocks: audio that a listener has left, piece by piece, and until when it is known."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulation.device import PaperPrompt
+from benchmarks.simulation.device import SimulatedPrompt
 from izwi.request import Request
 from izwi.scheduler.playback_clocks import PlaybackClocks
 from izwi.sequence import Sequence
@@ -13,7 +13,7 @@ FRAME_S, TARGET_S = 0.1, 0.5
 
 
 def piece(arrival: int, listener: str = "ann", at_s: float = 0.0) -> Sequence:
-    request = Request(f"{arrival}", "m", PaperPrompt(4, 0, arrival), listener=listener)
+    request = Request(f"{arrival}", "m", SimulatedPrompt(4, 0, arrival), listener=listener)
     return Sequence(request, arrival, at_s)
 
 

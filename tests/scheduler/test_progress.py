@@ -1,4 +1,4 @@
-"""Whatever arrives, everybody ends: no standstill, no turns for ever, no starvation."""
+"""Any mix of requests ends: no standstill, no endless preemption, no starvation."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_deadline_background_ends_in_an_endless_rush_of_streams(
     slots: int, num_background: int, entries: int, step_s: float, cost: StepCost
 ) -> None:
     patience, interval = 60, 8
-    rows = 2 + 12 + 5  # of its prompt in chunks, its decodes, and its last sound
+    rows = 2 + 12 + 5  # of its prompt in chunks, its decodes, and its last audio
     longest_stream = 3 * entries + 20  # in steps, generously
     one_background = patience + longest_stream + rows * (interval + num_background)
     with (

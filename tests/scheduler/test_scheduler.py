@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulation.device import PaperPages, PaperPrompt, PaperRows
+from benchmarks.simulation.device import SimulatedPages, SimulatedPrompt, SimulatedRows
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
@@ -23,7 +23,7 @@ PAGE = 4
 
 
 class Facts:
-    """A model that speaks, or writes text, whose prompts are `PaperPrompt`s."""
+    """A model that speaks, or writes text, whose prompts are `SimulatedPrompt`s."""
 
     works_beside = False
 
@@ -44,8 +44,8 @@ def scheduler_of(
 ) -> Scheduler:
     defaults: dict[str, Any] = {"max_running": 8, "max_step_tokens": 64, "policy": "fcfs"}
     config = EngineConfig(page_size=PAGE, **(defaults | settings))
-    memory = PagedMemory(num_pages, PAGE, mover or PaperPages())
-    rows: Any = PaperRows(config.max_running)
+    memory = PagedMemory(num_pages, PAGE, mover or SimulatedPages())
+    rows: Any = SimulatedRows(config.max_running)
     return Scheduler(config, memory, rows, Facts(frame_s))
 
 
@@ -53,7 +53,7 @@ def sequence_of(
     arrival: int, num_positions: int = 3, num_shared: int = 0, at_s: float = 0.0, **fields: Any
 ) -> Sequence:
     inputs = fields.pop("inputs", ())
-    prompt = PaperPrompt(num_positions, num_shared, arrival, inputs)
+    prompt = SimulatedPrompt(num_positions, num_shared, arrival, inputs)
     return Sequence(Request(f"{arrival}", "m", prompt, **fields), arrival, at_s)
 
 
@@ -63,7 +63,7 @@ def added(scheduler: Scheduler, *sequences: Sequence) -> None:
 
 
 def step(scheduler: Scheduler, now_s: float = 0.0) -> Work:
-    """Plan a step and run it: who emits says entry 0."""
+    """Plan a step and run it: sequences that emit draw entry 0."""
     work = scheduler.schedule(now_s)
     for sequence, index in work.encode:
         sequence.encoded[index] = ()
@@ -119,7 +119,7 @@ def test_without_a_place_a_policy_is_shown_four_that_wait() -> None:
     first = sequence_of(100)
     scheduler.add(first)
     step(scheduler)
-    scheduler.end(first, Reason.STOP)  # its sound is still to be made
+    scheduler.end(first, Reason.STOP)  # its audio is still to be made
     scheduler.pause(first, 0.0)
     scheduler.add(sequence_of(101))
     scheduler._rows._states._free.append(1)  # type: ignore[attr-defined]
@@ -481,7 +481,7 @@ def test_a_stream_without_text_plays_what_it_has_before_its_listener_hears_a_gap
     step(scheduler)
     sequence.emitted += [(0,)] * 4
     sequence.sound.num_vocoded, sequence.sound.chunks = 2, [2]
-    scheduler.delivered(sequence, 2, now_s=1.0)  # a second of sound
+    scheduler.delivered(sequence, 2, now_s=1.0)  # a second of audio
     assert scheduler._view(sequence, 1.7).sound.chunk == 4
     assert scheduler._view(sequence, 1.9).sound.chunk == 2
     sequence.input.is_open = False

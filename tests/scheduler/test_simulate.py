@@ -1,4 +1,4 @@
-"""Streams on paper are scheduled by the engine's own code and take the time that steps take."""
+"""Simulated streams are scheduled by the engine's own code and take the time of real steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import structs
 from benchmarks.simulate import Scene, simulate
 from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.cluster import Cluster
-from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
+from benchmarks.simulation.device import Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.machine import KINDS, Machine
 from benchmarks.simulation.step_log import Step
 from izwi.config import EngineConfig
@@ -23,7 +23,7 @@ FRAME_S = 0.08
 COMPUTE = StepCost(0.008, 4e-4, 5e-5, 0.0, 0.005, 0.002)
 HOST = StepCost(base_s=2e-4, decode_row_s=5e-5)
 MACHINE = Machine(COMPUTE, HOST, wake_s=1e-4, reach_s=3e-4)
-MODEL = PaperModel(FRAME_S, num_codebooks=1, num_pages=4096)
+MODEL = SimulatedModel(FRAME_S, num_codebooks=1, num_pages=4096)
 
 
 def crowd(
@@ -33,7 +33,7 @@ def crowd(
         Request(
             f"{number}",
             "paper",
-            PaperPrompt(prompt, num_shared=4, seed=number),
+            SimulatedPrompt(prompt, num_shared=4, seed=number),
             max_entries=10 * frames,
             stop_ids=(1,),
             streams=streams,

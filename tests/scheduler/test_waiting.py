@@ -1,10 +1,10 @@
-"""What a policy is shown of those that wait."""
+"""The waiting requests that a policy sees."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulation.device import PaperPrompt
+from benchmarks.simulation.device import SimulatedPrompt
 from izwi.request import Request
 from izwi.scheduler.plan import Order
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
@@ -14,7 +14,7 @@ from izwi.sequence import Sequence
 def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQueue:
     waiting = WaitingQueue(order)
     for arrival, priority in enumerate(priorities):
-        prompt = PaperPrompt(4, 0, arrival)
+        prompt = SimulatedPrompt(4, 0, arrival)
         request = Request(f"{arrival}", "m", prompt, priority=priority, streams=streams)
         sequence = Sequence(request, arrival)
         sequence.status.last_step = 100 - arrival
@@ -55,7 +55,7 @@ def test_removed_sequences_are_not_candidates() -> None:
 
 
 def a_prompt(arrival: int, chain: tuple[int, ...]) -> Sequence:
-    sequence = Sequence(Request(f"{arrival}", "m", PaperPrompt(4, 0, arrival)), arrival)
+    sequence = Sequence(Request(f"{arrival}", "m", SimulatedPrompt(4, 0, arrival)), arrival)
     sequence.kv.page_chain = chain
     return sequence
 

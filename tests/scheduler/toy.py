@@ -94,7 +94,7 @@ class Toy:
     vocodes: int = 8
     step_s: float = inf
     cost: StepCost = COST
-    beside: bool = False  # sound is made beside the steps
+    beside: bool = False  # audio is made beside the steps
     step: int = 0
     now_s: float = 0.0
     alive: list[Timeline] = field(default_factory=list)

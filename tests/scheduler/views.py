@@ -1,4 +1,4 @@
-"""Views by the names of their fields alone, so that a test says what it is about."""
+"""Views by the names of their fields, so that a test names only what matters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from izwi.scheduler.plan import PendingSound, Progress, Urgency, View
+from izwi.scheduler.plan import FramesDue, Progress, Urgency, View
 
-GROUPS = {"progress": Progress, "urgency": Urgency, "sound": PendingSound}
+GROUPS = {"progress": Progress, "urgency": Urgency, "sound": FramesDue}
 
 
 def view_of(

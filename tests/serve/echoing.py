@@ -1,4 +1,4 @@
-"""An app whose WebSocket says everything again: all of our server but a protocol of its own."""
+"""An app whose WebSocket echoes every message: our server without a protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Echo:
     def begin(self):
         pass
 
-    def works(self):
+    def background_tasks(self):
         return ()
 
     async def take(self, message):

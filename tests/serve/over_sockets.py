@@ -1,4 +1,4 @@
-"""An engine and an API server in one process that know each other by sockets alone."""
+"""An engine and an API server in one process that communicate over sockets only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class EngineSide:
 
 
 class OverSockets(RemoteEngine):
-    """An API server's engine that brings its other side along."""
+    """An API server's engine client, together with its engine."""
 
     def __init__(self, engine: Engine, codec: RequestCodec | None = None, patience_s: float = 0.0):
         codec = codec or RequestCodec([ToyPrompt])
@@ -72,7 +72,7 @@ class OverSockets(RemoteEngine):
         super().__init__(name, self.side.path, codec, patience_s=patience_s)
 
     async def open(self) -> None:
-        """Start both sides, and wait until they know each other."""
+        """Start both sides, and wait until they are connected."""
         self.side.start()
         self.connect(self.side.address)
         await until(lambda: self.alive)

@@ -1,4 +1,4 @@
-"""What the supervisor learns of an engine that makes progress, and of one that does not."""
+"""Heartbeats of an engine that makes progress, and of one that does not."""
 
 from __future__ import annotations
 

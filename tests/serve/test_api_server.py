@@ -1,4 +1,4 @@
-"""An API server between supervisor and engine, without either: what it says, hears and does."""
+"""An API server without supervisor and engine: its messages and actions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from izwi_api.serve import api_server_process
 from izwi_api.serve.api_server_process import ApiServer
 from izwi_api.serve.control import Alive, Control, EngineGone, EngineUp, Ready
 from izwi_api.serve.listen_sockets import url_of
-from izwi_api.serve.process_log import tell_memory
+from izwi_api.serve.process_log import log_memory
 
 
 class Engine:
-    """Writes down what is done with it."""
+    """Records its calls."""
 
     def __init__(self):
         self.notes = []
@@ -152,5 +152,5 @@ def test_the_address_in_the_log_is_where_it_listens(host, tls, url):
 
 def test_the_memory_of_keys_and_values_is_logged(caplog):
     caplog.set_level(logging.INFO)
-    tell_memory({"tiny": {"pages": 1024.0, "page_bytes": 4096.0}})
+    log_memory({"tiny": {"pages": 1024.0, "page_bytes": 4096.0}})
     assert caplog.messages == ["tiny: 1024 pages of 4 KiB for keys and values, 4 MiB"]

@@ -1,4 +1,4 @@
-"""The figures that API servers show are those of now, also when the engine has nothing to do."""
+"""The figures of API servers are current, also when the engine is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine dies, and the next one goes on: readers are given what they would have been given."""
+"""An engine dies and the next one resumes: readers get the same output."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Dying:
                 await asyncio.to_thread(side.stop)
 
     def die(self):
-        """What the engine says from now on reaches nobody."""
+        """Messages of the engine are lost from now on."""
         self.api_server.disconnect()
 
     def hang(self):
-        """The engine reads and says nothing more, without being gone."""
+        """The engine hangs: it neither reads nor sends."""
         self.api_server._loop.remove_reader(self.api_server._engine_messages.fileno())
         self.api_server._tell = lambda _: None
 
@@ -160,7 +160,7 @@ async def test_a_backpressured_reader_loses_nothing_across_a_restart():
 
 
 async def test_a_delivered_entry_is_not_delivered_again():
-    """All frames are there, and their last sound is owed, when the engine dies."""
+    """When the engine dies, all frames are there, and their last audio has not been sent."""
     async with Dying(toy_engine) as world:
         whole = given(await read(world.api_server.submit(endless("a", 4, 21))))
         stream = world.api_server.submit(endless("a", 4, 21))
@@ -189,7 +189,7 @@ async def test_a_request_survives_one_engine_death_only():
 
 
 async def test_a_paused_request_outlives_any_number_of_engines():
-    """It does not run, so it is not why they die; and no step runs it before it is resumed."""
+    """It is paused, so it does not cause the crashes; and no step runs it before it is resumed."""
     async with Dying(toy_engine) as world:
         whole = given(await read(world.api_server.submit(endless("a", 4, 60))))
         stream = world.api_server.submit(endless("a", 4, 60))

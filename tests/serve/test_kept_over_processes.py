@@ -1,4 +1,4 @@
-"""Earlier answers are found by whichever API server is asked, also when their own has died."""
+"""Earlier answers are found by every API server, also after the one that stored them has died."""
 
 from __future__ import annotations
 

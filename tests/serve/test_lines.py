@@ -1,4 +1,4 @@
-"""Arrays in lines of JSON: what does not fill its data is refused before it is used."""
+"""Arrays in lines of JSON: a shape that does not match its data is refused before use."""
 
 from __future__ import annotations
 

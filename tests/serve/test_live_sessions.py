@@ -1,4 +1,4 @@
-"""Live sessions before real processes: how they drain, and what the end of a process does."""
+"""Live sessions with real processes: how they drain, and what happens when a process ends."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_second_signal_closes_with_1012(tmp_path):
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
-    """A server with two API servers and three places, and keys: one session each, or many."""
+    """A server with two API servers, three session slots and two keys with different limits."""
     folder = tmp_path_factory.mktemp("keyed")
     file = folder / "keys.toml"
     models = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-chat")
@@ -120,7 +120,7 @@ def test_a_key_has_so_many_sessions(keyed):
 
 
 def test_a_turn_in_which_the_engine_is_killed_is_answered(keyed):
-    """Half of the question comes before, half behind the engine's death."""
+    """Half of the question arrives before the engine's death, half after it."""
     server, _, many = keyed
     sound = to_s16le(np.concatenate([recorded("question"), np.zeros(24_000, np.float32)]))
 

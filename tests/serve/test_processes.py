@@ -1,4 +1,4 @@
-"""API servers and engine as processes: whichever is killed, nothing hangs and all comes back."""
+"""API servers and engine as processes: if any is killed, nothing hangs and all recover."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(server):
-    """What the short text gives."""
+    """The audio of the short text."""
     return say(server)
 
 

@@ -1,4 +1,4 @@
-"""The engine over sockets: the same bits, nothing lost behind a slow or dead API server."""
+"""The engine over sockets: the same bits, and a slow or dead API server loses nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_an_api_server_that_reads_nothing_is_held_and_loses_nothing(
 
 
 async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
-    """Either may be behind; when one has caught up, the other is still waited for."""
+    """Either reader may be behind; when one has caught up, the other still causes backpressure."""
     streams = [engine.submit(toy_request(name, 4, 1, 30, open_input=True)) for name in "ab"]
     lines, backpressured = engine.side.lines, {}
     line = lines._lines[engine._name]
@@ -254,7 +254,7 @@ async def test_a_second_request_with_an_id_is_rejected_and_the_first_continues(e
 
 
 async def test_an_id_is_not_free_before_its_aborted_request_has_ended(engine):
-    """What the engine still says of the first would reach the second."""
+    """Late messages about the first would reach the second."""
     first = engine.submit(endless("same", 1, 400))
     await anext(first)
     first.abort()
@@ -285,7 +285,7 @@ async def test_commands_about_the_request_of_another_api_server_do_nothing(engin
 
 
 async def test_a_stream_that_its_reader_drops_is_aborted(engine):
-    """Else these would wait for more text for ever."""
+    """Otherwise these would wait for more text forever."""
     speaks = engine.submit(replace(endless("speaks", 1, 450), open_input=True))
     engine.write("speaks", [3, 1, 4], False)
     waits = engine.submit(replace(endless("waits", 1, 450), open_input=True))

@@ -1,4 +1,4 @@
-"""Sessions that stop in the middle of a sentence take nothing from others: real processes."""
+"""Sessions that stop in mid-sentence take nothing from others: real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor alone, with processes that do as the test says: no models, no HTTP."""
+"""The supervisor with scripted processes: no models, no HTTP."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_engine_that_never_is_ready_again_is_started_less_and_less_often(run)
 
 
 def test_an_engine_that_loads_for_long_does_not_hang(run):
-    """Only a process that has said that it is ready is expected to say that it still works."""
+    """Only a process that has reported ready is expected to send heartbeats."""
     log = run(
         "time.sleep(6)\n"
         "control.send(Ready())\n"

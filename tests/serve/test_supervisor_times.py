@@ -1,4 +1,4 @@
-"""The supervisor's decisions in virtual time: whom it tells what, whom it ends, and when."""
+"""The supervisor's decisions in virtual time: its messages, and which processes it ends when."""
 
 from __future__ import annotations
 

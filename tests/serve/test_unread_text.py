@@ -1,4 +1,4 @@
-"""A caller that reads nothing of a long text costs what is ahead of it, and no more."""
+"""A caller that does not read a long text costs only what may be buffered."""
 
 from __future__ import annotations
 

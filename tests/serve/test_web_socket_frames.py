@@ -1,4 +1,4 @@
-"""Frames as no library sends them: what a WebSocket of this server answers, byte by byte.
+"""Frames that no library sends: the responses of this server's WebSocket, byte by byte.
 
 The cases of the Autobahn suite that matter most; all of them are in tests/clients/test_autobahn.py.
 """
@@ -83,7 +83,7 @@ class Connection:
         return head[0] & 0x0F, self._take(size)
 
     def frames(self):
-        """All frames until the server hangs up."""
+        """All frames until the server closes the connection."""
         found = []
         while (one := self.frame()) is not None:
             found.append(one)
@@ -115,7 +115,7 @@ def exchange(port, *frames):
 
 
 def answered(port, sent, num_answers):
-    """Send bytes one after another, wait for so many answers, and leave in peace."""
+    """Send bytes one after another, wait for this many answers, and close normally."""
     with closing(Connection(port)) as connection:
         for piece in sent:
             connection.send(piece)

@@ -1,4 +1,4 @@
-"""Whatever API servers and engine say to each other arrives as it was, bit for bit."""
+"""All messages between API servers and engine arrive unchanged, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.errors import (
     ContextTooLong,
     EngineFault,
@@ -149,8 +149,8 @@ def chat_requests(registry):
 
 def conversation_requests(registry):
     turns = (
-        SpokenTurn(Role.USER, ("hello", Heard(np.resize(NOISE, 16_000)))),
-        SpokenTurn(Role.ASSISTANT, (Said(((7,), (1, 2, 3, 4, 5, 6, 7, 8))),)),
+        SpokenTurn(Role.USER, ("hello", AudioContent(np.resize(NOISE, 16_000)))),
+        SpokenTurn(Role.ASSISTANT, (AnswerContent(((7,), (1, 2, 3, 4, 5, 6, 7, 8))),)),
         SpokenTurn(Role.USER, ("and now?",)),
     )
     ask = ConversationInput(turns, audio_top_k=4, seed=3)
@@ -417,7 +417,7 @@ def test_every_error_of_the_tree_comes_back_as_what_it_was():
     assert_same(unpack_error(pack_error(limited)), limited)
 
     class Special(Overloaded):
-        """None that another process knows: the nearest that it knows arrives."""
+        """An error class unknown to the other process arrives as its nearest known ancestor."""
 
     special = Special("full", retry_after_s=9)
     special.secret = "stays"

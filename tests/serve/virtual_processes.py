@@ -1,4 +1,4 @@
-"""Processes that a supervisor starts, and a clock that jumps to whatever happens next.
+"""Processes that a supervisor starts, and a clock that jumps to the next event.
 
 Their control sockets are real. What a process does is what a test lets it do.
 """
@@ -24,7 +24,7 @@ from izwi_api.settings import Settings
 
 
 class Process:
-    """A process as the supervisor sees it: it ends when it is asked to, unless it is stubborn.
+    """A process as the supervisor sees it: it ends when asked to, unless it is stubborn.
 
     Attributes:
         spec: What it is to do.
@@ -160,7 +160,7 @@ class World:
             process.listen()
 
     def advance(self, until_s):
-        """Do what comes next, or let time pass until then; whether something was done."""
+        """Run the next event, or let time pass until then; return whether one ran."""
         if not self._agenda or self._agenda[0][0] > until_s:
             assert until_s < float("inf"), "nothing will ever happen again"
             self.now_s = until_s

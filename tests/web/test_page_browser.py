@@ -40,7 +40,7 @@ def browser():
 
 
 def is_fault(message):
-    """Whether a line of the console is one: a request that the server refused is none."""
+    """Whether a console line is an error; a refused request is not."""
     return message.type == "error" and "Failed to load resource" not in message.text
 
 

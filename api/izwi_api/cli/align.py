@@ -55,12 +55,12 @@ def align(
 ) -> None:
     """Print the start and end of each word of a text in an audio file."""
     from izwi.capability import Capability
+    from izwi_api.cli.audio_files import AudioFile, check_audio
     from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.sound_files import SoundFile, check_sound
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
-        sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
+        sound = AudioFile(None if str(file) == "-" else file, Path(file.name))
         said = _said(text, text_file)
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
@@ -70,7 +70,7 @@ def align(
             serves={Capability.ALIGN: model},
         )
         content = sound.read()
-        check_sound(content)  # refuse a broken file before a model is loaded
+        check_audio(content)  # refuse a broken file before a model is loaded
         models = [model or DEFAULT_MODELS[2]]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
 

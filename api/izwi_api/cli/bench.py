@@ -83,7 +83,7 @@ def bench(
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to take the medians of.")] = 3,
-    streams: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    streams: Annotated[int, typer.Option(min=1, help="Number of concurrent requests.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,

@@ -15,7 +15,7 @@ from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi_api.cli.sound_out import Saved, Speech
+    from izwi_api.cli.audio_out import Saved, Speech
     from izwi_api.client import AsyncClient
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
@@ -55,7 +55,7 @@ Sample = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _CloneOptions:
     """What to clone, and how.
 
     Attributes:
@@ -130,9 +130,11 @@ def clone(
             models.append(asr_model or DEFAULT_MODELS[1])
         if not server:  # the first model of each kind that this process loads
             model = asr_model = None
-        wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
+        options = _CloneOptions(
+            clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample
+        )
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
-        asyncio.run(_clone(client, wish))
+        asyncio.run(_clone(client, options))
 
 
 def _tell_faults(clip: Path) -> None:
@@ -141,7 +143,7 @@ def _tell_faults(clip: Path) -> None:
     Raises:
         InvalidAudio: The clip cannot be read.
     """
-    from izwi_api.cli.sound_files import decode_clip
+    from izwi_api.cli.audio_files import decode_clip
     from izwi_api.voices.clip_check import clip_faults, measure_clip
     from izwi_api.voices.store import REFERENCE_RATE
 
@@ -150,51 +152,51 @@ def _tell_faults(clip: Path) -> None:
         messages().print(f"the clip's {fault.name}: {fault.message}", style="yellow", markup=False)
 
 
-async def _clone(client: AsyncClient, wish: _Wish) -> None:
+async def _clone(client: AsyncClient, options: _CloneOptions) -> None:
     async with client:
-        text = await _heard(client, wish) if wish.transcribes else wish.text
+        text = await _heard(client, options) if options.transcribes else options.text
         await client.clone(
-            wish.name,
-            wish.clip,
+            options.name,
+            options.clip,
             text,
-            consent=wish.consent,
-            x_vector_only=wish.x_vector_only,
+            consent=options.consent,
+            x_vector_only=options.x_vector_only,
         )
         said = f"; it says: {text}" if text else ""
-        messages().print(f"voice {wish.name} is ready{said}", markup=False)
-        if not wish.quiet:
+        messages().print(f"voice {options.name} is ready{said}", markup=False)
+        if not options.quiet:
             speech = client.stream_speech(
-                _SENTENCE, model=wish.model, voice=wish.name, max_new_tokens=_SENTENCE_FRAMES
+                _SENTENCE, model=options.model, voice=options.name, max_new_tokens=_SENTENCE_FRAMES
             )
-            await _say_back(speech, wish)
+            await _say_back(speech, options)
 
 
-async def _heard(client: AsyncClient, wish: _Wish) -> str:
+async def _heard(client: AsyncClient, options: _CloneOptions) -> str:
     from izwi.errors import InvalidAudio
 
-    heard = await client.transcribe(wish.clip, model=wish.asr_model)
+    heard = await client.transcribe(options.clip, model=options.asr_model)
     if not heard.text:
         raise InvalidAudio("no speech was recognized in the clip; give its text with --text")
     return heard.text
 
 
-async def _say_back(speech: Speech, wish: _Wish) -> None:
+async def _say_back(speech: Speech, options: _CloneOptions) -> None:
     """Speak a sentence with the new voice: play it, write it to a file, or only make it."""
-    saved = await _put(speech, wish.sample)
+    saved = await _deliver(speech, options.sample)
     if saved is None:
         why = "No audio player found" if _is_heard() else "stdout is not a terminal"
         messages().print(f"{why}; preview skipped (--sample FILE writes it).")
         return
     messages().print(
-        f"{saved.place}: {wish.name} says {_SENTENCE!r} in {saved.seconds:.1f} s", markup=False
+        f"{saved.place}: {options.name} says {_SENTENCE!r} in {saved.seconds:.1f} s", markup=False
     )
 
 
-async def _put(speech: Speech, sample: Path | None) -> Saved | None:
+async def _deliver(speech: Speech, sample: Path | None) -> Saved | None:
     """Write or play the sentence; None if it was only made."""
     import tempfile
 
-    from izwi_api.cli.sound_out import find_player, play, save
+    from izwi_api.cli.audio_out import find_player, play, save
     from izwi_api.cli.target import choose_format
 
     if sample is not None:

@@ -296,7 +296,7 @@ def _server(url: str, api_key: str | None) -> Finding:
 
 
 def _sound() -> Iterator[Finding]:
-    from izwi_api.cli.sound_out import find_player
+    from izwi_api.cli.audio_out import find_player
 
     yield _codecs()
     player = find_player()

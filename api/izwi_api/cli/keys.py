@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from izwi_api.cli.options import ListByDefault, Verb
+from izwi_api.cli.options import Command, ListByDefault
 from izwi_api.console import messages, report_failures
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
 File = Annotated[Path | None, typer.Option(help="The keys file. Default: keys.toml in IZWI_HOME.")]
 
 
-@app.command("list", cls=Verb)
+@app.command("list", cls=Command)
 def list_keys(
     file: File = None,
     as_json: Annotated[
@@ -47,7 +47,7 @@ def list_keys(
             typer.echo(f"{key.name}\t{shown or 'no limits'}")
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def add(
     name: Annotated[str, typer.Argument(help="Owner of the key.", show_default=False)],
     file: File = None,
@@ -83,7 +83,7 @@ def add(
     )
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def remove(
     name: Annotated[str, typer.Argument(help="Name of a key.", show_default=False)],
     file: File = None,

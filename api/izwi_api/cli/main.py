@@ -23,12 +23,12 @@ from izwi_api.cli import (
     voices,
     warm,
 )
-from izwi_api.cli.options import Verb, Verbs
+from izwi_api.cli.options import Command, CommandGroup
 
 app = typer.Typer(
     name="izwi",
     help="Speech in one engine: say, transcribe, chat, talk, clone, serve.",
-    cls=Verbs,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -68,7 +68,7 @@ for verb in (
     warm.warm,
     doctor.doctor,
 ):
-    app.command(cls=Verb)(verb)
+    app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from izwi.errors import InvalidRequest
-from izwi_api.cli.options import ApiKey, ListByDefault, ServerUrl, Verb
+from izwi_api.cli.options import ApiKey, Command, ListByDefault, ServerUrl
 from izwi_api.console import messages, report_failures
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Name = Annotated[
 ]
 
 
-@app.command("list", cls=Verb)
+@app.command("list", cls=Command)
 def list_models(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
@@ -67,19 +67,19 @@ def list_models(
             typer.echo(f"{name}\t{size / 1e6:.1f} MB\t{folder}")
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def load(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Load a model on a server, which downloads it if needed."""
     _change(lambda client: client.load_model(name), server, api_key)
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def unload(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Unload a model from a server, once its running requests end."""
     _change(lambda client: client.unload_model(name), server, api_key)
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Download a model to a server's cache, to load it later."""
     _change(lambda client: client.pull_model(name), server, api_key)

@@ -48,7 +48,7 @@ def check_seed(seed: int | None) -> None:
         raise InvalidRequest("the seed must fit in 64 bits", param="seed")
 
 
-class Verb(TyperCommand):
+class Command(TyperCommand):
     """A command whose help shows flags without a type: `--offline`, not `--offline <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -56,8 +56,8 @@ class Verb(TyperCommand):
         return _without_flag_types(super().get_params(ctx))
 
 
-class Verbs(TyperGroup):
-    """A group of commands; its help shows flags as `Verb` does."""
+class CommandGroup(TyperGroup):
+    """A group of commands; its help shows flags as `Command` does."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters; flags have no placeholder for a value."""
@@ -71,7 +71,7 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
-class ListByDefault(Verbs):
+class ListByDefault(CommandGroup):
     """A command with subcommands; without one, it runs `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

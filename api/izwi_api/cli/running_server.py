@@ -50,7 +50,7 @@ def running_server(
     console = messages()
     if console.is_terminal:  # not in pipes and logs
         console.print(
-            f"the server at {DEFAULT_URL} does it; --server none: this process", style="dim"
+            f"using the server at {DEFAULT_URL}; --server none runs in this process", style="dim"
         )
     return DEFAULT_URL
 

@@ -25,7 +25,7 @@ from izwi_api.settings import DEFAULT_MODELS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from izwi_api.cli.sound_out import Saved
+    from izwi_api.cli.audio_out import Saved
     from izwi_api.cli.target import Target
     from izwi_api.client import AsyncClient
     from izwi_api.client.speech import SpeechOptions
@@ -100,7 +100,8 @@ Pronounce = Annotated[
     typer.Option(metavar="WORD=SPELLING", help="Speak a word as spelled here; repeatable."),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="Speak at most one frame less than this.")
+    int | None,
+    typer.Option(min=1, help="At most this many codec tokens; the last one ends the speech."),
 ]
 
 
@@ -169,7 +170,7 @@ def say(
 
 def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
     """Report where the speech went, and write its codes if requested."""
-    from izwi_api.cli.sound_out import save_codes_to
+    from izwi_api.cli.audio_out import save_codes_to
     from izwi_api.console import messages
 
     if save_codes is not None:
@@ -216,14 +217,14 @@ def _check_timing(words: Path | None, aligner: str | None, server: str | None) -
         return
     check_file(words, "--words")
     if server is not None and aligner is not None:
-        raise InvalidRequest("a server times words with its own model; leave --aligner out")
+        raise InvalidRequest("a server times words with its own model; remove --aligner")
 
 
 def _clip(
     ref_audio: Path | None, ref_text: str | None, x_vector_only: bool, voice: str | None
 ) -> SpeechOptions:
     from izwi.errors import InvalidRequest
-    from izwi_api.cli.sound_files import decode_clip
+    from izwi_api.cli.audio_files import decode_clip
 
     if ref_audio is None:
         if ref_text is not None or x_vector_only:
@@ -245,7 +246,7 @@ async def _say(
     client: AsyncClient, text: str, options: SpeechOptions, target: Target, words: Path | None
 ) -> Saved:
     """Speak a text, and write the times of its words. The text "-" is on stdin."""
-    from izwi_api.cli.sound_out import put, write_words
+    from izwi_api.cli.audio_out import put, write_words
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
 
     arriving = ArrivingText(stdin_reader()) if text == "-" else None

@@ -57,7 +57,7 @@ CorsOriginOption = Annotated[
     typer.Option(help="Allow web pages of this origin, such as https://a.example; repeatable."),
 ]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Listen at a public address without requiring a key.")
+    bool, typer.Option("--insecure", help="Listen on a public address without requiring a key.")
 ]
 AllowedHostOption = Annotated[
     list[str] | None,
@@ -112,7 +112,7 @@ LiveLeadOption = Annotated[
     int | None,
     typer.Option(
         help="Milliseconds of audio that live voice sends ahead of its playback; 0: as fast as "
-        "made. Sessions may ask for another. Default: 250, or IZWI_LIVE_LEAD_MS.",
+        "it is generated. Sessions may ask for another. Default: 250, or IZWI_LIVE_LEAD_MS.",
     ),
 ]
 ApiServersOption = Annotated[
@@ -147,7 +147,7 @@ AliasOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ALIAS=NAME",
-        help="Serve a model under this name, too, as tts-1=izwi-tiny-tts; repeatable.",
+        help="Serve a model under this name, too, such as tts-1=izwi-tiny-tts; repeatable.",
     ),
 ]
 
@@ -155,8 +155,8 @@ AliasOption = Annotated[
 def serve(
     model: ModelOption = None,
     alias: AliasOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen at.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on.")] = 8000,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
@@ -247,7 +247,7 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
     if access.asks_for_key or insecure or _is_loopback(host):
         return
     raise InvalidRequest(
-        f"refusing to listen at {host or 'all addresses'} without a key: give --api-key or "
+        f"refusing to listen on {host or 'all addresses'} without a key: give --api-key or "
         "--api-keys, or --insecure",
         param="host",
     )

@@ -26,7 +26,7 @@ from izwi_api.settings import DEFAULT_MODELS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from izwi_api.cli.sound_out import Saved
+    from izwi_api.cli.audio_out import Saved
     from izwi_api.cli.target import Target
     from izwi_api.client import AsyncClient, Audio, ResponseStream, SpokenAnswer, SpokenDelta
     from izwi_api.client.talk import TalkOptions
@@ -80,7 +80,7 @@ def talk(
     offline: Offline = False,
 ) -> None:
     """Answer the speech in a file with speech, and print the answer's text."""
-    from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.cli.audio_files import AudioFile
     from izwi_api.cli.target import choose_target
     from izwi_api.client import AsyncClient, RuntimeOptions
 
@@ -90,7 +90,7 @@ def talk(
         target = choose_target(out, audio_format, piped_text=is_piped)
         if as_json and _is_stdout(target):
             raise InvalidRequest("--json and the audio cannot both go to stdout; give --out FILE")
-        sound = SoundFile(None if is_piped else file, file)
+        sound = AudioFile(None if is_piped else file, file)
         content = sound.read()
         runtime = RuntimeOptions(device, dtype, offline)
         server = _server(server, api_key, model, local_only=runtime != RuntimeOptions())
@@ -127,7 +127,7 @@ def _server(
 async def _talk(
     client: AsyncClient, content: bytes, options: TalkOptions, target: Target
 ) -> tuple[Saved, SpokenAnswer]:
-    from izwi_api.cli.sound_out import put
+    from izwi_api.cli.audio_out import put
     from izwi_api.client import ResponseStream, SpeechDetails
 
     async with client:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from izwi.audio.encode import FORMATS
 from izwi.errors import InvalidRequest
-from izwi_api.cli.sound_out import (
+from izwi_api.cli.audio_out import (
     DEFAULT_FILE,
     STDOUT,
     at_terminal,

@@ -41,7 +41,7 @@ class ArrivingText:
         self._loop = asyncio.get_running_loop()
         self._pieces: deque[str] = deque()
         self._room = threading.Semaphore(_MAX_WAITING)
-        self._news, self._end = asyncio.Event(), asyncio.Event()
+        self._changed, self._end = asyncio.Event(), asyncio.Event()
         self._ended = False
         self._error: Exception | None = None
         threading.Thread(target=self._run, name="izwi-stdin", daemon=True).start()
@@ -66,12 +66,12 @@ class ArrivingText:
         """Yield text as it arrives, until its end; raises as `arrived`."""
         ended = False
         while not ended:
-            self._news.clear()
+            self._changed.clear()
             text, ended = self.arrived()
             if text:
                 yield text
             elif not ended:
-                await self._news.wait()
+                await self._changed.wait()
 
     async def whole_or_pieces(self, max_chars: int) -> str | AsyncGenerator[str]:
         """Return the text if it is complete and short, else its pieces; raises as `arrived`."""
@@ -105,4 +105,4 @@ class ArrivingText:
 
     def _tell(self) -> None:
         with suppress(RuntimeError):  # the loop is closed, so nothing reads any more
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._changed.set)

@@ -29,7 +29,7 @@ from izwi_api.environment import read_settings
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.cli.audio_files import AudioFile
     from izwi_api.client import AsyncClient, Transcript
     from izwi_api.client.text import TranscriptionOptions
 
@@ -71,7 +71,7 @@ OutDir = Annotated[
     Path | None, typer.Option(help="Write a transcript for each file into this folder.")
 ]
 Beside = Annotated[bool, typer.Option("--beside", help="Write a transcript beside each file.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of files at a time.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transcribe at once.")]
 
 
 def transcribe(
@@ -93,16 +93,16 @@ def transcribe(
 ) -> None:
     """Transcribe audio files, to stdout or to a file for each."""
     from izwi.capability import Capability
+    from izwi_api.cli.audio_files import find_audio_files
     from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.sound_files import find_sounds
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         if as_json and text_format not in (None, Format.JSON):
             raise InvalidRequest("--json and --format name two formats; give one")
-        sounds = find_sounds([str(file) for file in files])
+        sounds = find_audio_files([str(file) for file in files])
         chosen = Format.JSON if as_json else text_format or Format.TEXT
-        paper = _paper(sounds, chosen, out_dir, beside=beside)
+        writer = _transcript_writer(sounds, chosen, out_dir, beside=beside)
         runtime = RuntimeOptions(device, dtype, offline)
         # a server that was not named accepts no larger files
         limit = read_settings(os.environ).max_upload_bytes
@@ -124,13 +124,13 @@ def transcribe(
             "prompt": prompt or None,
             "max_new_tokens": max_new_tokens,
         }
-        code = asyncio.run(_transcribe(sounds, client, options, jobs, paper))
+        code = asyncio.run(_transcribe(sounds, client, options, jobs, writer))
     if code:
         raise typer.Exit(code)
 
 
 @dataclass(frozen=True, slots=True)
-class _Paper:
+class _TranscriptWriter:
     """Where transcripts are written: stdout, or a file for each input.
 
     Attributes:
@@ -143,9 +143,9 @@ class _Paper:
     named: bool
     paths: list[Path] | None
 
-    def write(self, index: int, sound: SoundFile, transcript: Transcript) -> None:
+    def write(self, index: int, sound: AudioFile, transcript: Transcript) -> None:
         """Write the transcript of an input. Raises OSError."""
-        from izwi_api.cli.sound_out import whole_file
+        from izwi_api.cli.audio_out import whole_file
 
         page = _page(self.text_format, transcript, sound.shown if self.named else None)
         if self.paths is None:
@@ -158,22 +158,24 @@ class _Paper:
             file.write(page.encode())
 
 
-def _paper(
-    sounds: Sequence[SoundFile], text_format: Format, out_dir: Path | None, *, beside: bool
-) -> _Paper:
-    from izwi_api.cli.sound_files import text_paths
+def _transcript_writer(
+    sounds: Sequence[AudioFile], text_format: Format, out_dir: Path | None, *, beside: bool
+) -> _TranscriptWriter:
+    from izwi_api.cli.audio_files import text_paths
 
     if out_dir is not None and beside:
         raise InvalidRequest("--out-dir and --beside name two places; give one")
     if out_dir is not None and out_dir.exists() and not out_dir.is_dir():
         raise InvalidRequest(f"--out-dir {out_dir}: this is a file, not a folder", param="out_dir")
     if out_dir is not None or beside:
-        return _Paper(text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format]))
+        return _TranscriptWriter(
+            text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format])
+        )
     if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
         raise InvalidRequest(
             f"{text_format} writes one file for each recording; give --out-dir or --beside"
         )
-    return _Paper(text_format, len(sounds) > 1, None)
+    return _TranscriptWriter(text_format, len(sounds) > 1, None)
 
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
@@ -197,11 +199,11 @@ def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
 
 
 async def _transcribe(
-    sounds: Sequence[SoundFile],
+    sounds: Sequence[AudioFile],
     client: AsyncClient,
     options: TranscriptionOptions,
     jobs: int,
-    paper: _Paper,
+    writer: _TranscriptWriter,
 ) -> int:
     """Transcribe all inputs, several at a time, in order; return the exit code.
 
@@ -214,7 +216,7 @@ async def _transcribe(
             options["model"] = await client.model_for("transcription", options.get("model"))
             slots = asyncio.Semaphore(jobs)
 
-            async def hear(index: int, sound: SoundFile) -> Transcript:
+            async def hear(index: int, sound: AudioFile) -> Transcript:
                 async with slots:
                     content = await asyncio.to_thread(sound.read)
                     stream = client.stream_transcription(content, **options)
@@ -224,7 +226,7 @@ async def _transcribe(
                     return stream.result
 
             rest = iter(enumerate(sounds))
-            begun: deque[tuple[int, SoundFile, asyncio.Task[Transcript]]] = deque()
+            begun: deque[tuple[int, AudioFile, asyncio.Task[Transcript]]] = deque()
             try:
                 while True:
                     while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
@@ -235,12 +237,12 @@ async def _transcribe(
                     try:
                         transcript = await task
                     except IzwiError as error:
-                        if not _is_of_one_sound(error):
+                        if not _is_of_one_file(error):
                             raise
                         tell_failure(_named(sound, error))
                         codes.append(code_of(error))
                     else:
-                        paper.write(index, sound, transcript)
+                        writer.write(index, sound, transcript)
                     report(index, 1.0)
             finally:
                 for _, _, task in begun:
@@ -250,13 +252,13 @@ async def _transcribe(
     return codes[0] if codes and len(sounds) == 1 else FAILED if codes else 0
 
 
-def _is_of_one_sound(error: IzwiError) -> bool:
+def _is_of_one_file(error: IzwiError) -> bool:
     """Whether other inputs may still succeed."""
     # The engine raises the root class if it failed on one request.
     return type(error) is IzwiError or isinstance(error, InvalidAudio | TooLarge | Overloaded)
 
 
-def _named(sound: SoundFile, error: IzwiError) -> str:
+def _named(sound: AudioFile, error: IzwiError) -> str:
     message = str(error)
     return message if sound.shown in message else f"{sound.shown}: {message}"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from izwi_api.cli.options import ApiKey, Device, Dtype, ListByDefault, Offline, ServerUrl, Verb
+from izwi_api.cli.options import ApiKey, Command, Device, Dtype, ListByDefault, Offline, ServerUrl
 from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
@@ -33,7 +33,7 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(help="Name or id of a stored voice.", show_default=False)]
 
 
-@app.command("list", cls=Verb)
+@app.command("list", cls=Command)
 def list_voices(
     model: Annotated[
         str | None, typer.Option(help="Folder, hub id or embedded name. Default: embedded.")
@@ -71,7 +71,7 @@ def list_voices(
             typer.echo(f"{name}\t{kind}" + (f" of {speaker}" if speaker else ""))
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Print a stored voice as a JSON object."""
     with report_failures():
@@ -79,7 +79,7 @@ def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     typer.echo(json.dumps(entry, ensure_ascii=False, indent=1))
 
 
-@app.command(cls=Verb)
+@app.command(cls=Command)
 def delete(
     key: Key,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -97,7 +97,7 @@ def delete(
         messages().print(f"voice {name} is deleted", markup=False)
 
 
-@app.command("export", cls=Verb)
+@app.command("export", cls=Command)
 def export_voice(
     key: Key,
     out: Annotated[
@@ -130,7 +130,7 @@ def export_voice(
         messages().print(f"{path}: voice {archive.name}", markup=False)
 
 
-@app.command("import", cls=Verb)
+@app.command("import", cls=Command)
 def import_voice(
     file: Annotated[Path, typer.Argument(help="File that `izwi voices export` wrote; - is stdin.")],
     name: Annotated[str | None, typer.Option(help="Store it under another name.")] = None,
@@ -199,9 +199,9 @@ async def _archive(client: AsyncClient, key: str) -> VoiceArchive:
 async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
     """Make a voice from an archive. Raises InvalidAudio and InvalidRequest."""
     from izwi.errors import InvalidRequest
-    from izwi_api.cli.sound_files import check_sound
+    from izwi_api.cli.audio_files import check_audio
 
-    check_sound(voice.sample)
+    check_audio(voice.sample)
     consent = voice.consent or (_NOBODY if voice.prompt else None)
     if consent is None:
         raise InvalidRequest(

@@ -23,7 +23,7 @@ def warm(
 ) -> None:
     """Compile models' kernels and keep them on disk, for images or before a first start.
 
-    Pass the options that the server will have. TRITON_CACHE_DIR names the folder.
+    Use the options that the server is started with. TRITON_CACHE_DIR names the folder.
     """
     from izwi.backends.torch.devices import kept_kernels
     from izwi_api.serve import local_services

@@ -24,7 +24,12 @@ from izwi_api.client.connection import (
     file_name,
     server_address,
 )
-from izwi_api.client.speech import SpeechOptions, audio_bytes, spoken, spoken_while_written
+from izwi_api.client.speech import (
+    SpeechOptions,
+    audio_bytes,
+    request_speech,
+    request_speech_of_pieces,
+)
 from izwi_api.client.streams import (
     Answer,
     ChatDelta,
@@ -38,7 +43,7 @@ from izwi_api.client.talk import (
     SpokenAnswer,
     SpokenDelta,
     TalkOptions,
-    answered_aloud,
+    request_spoken_answer,
     spoken_turn,
     talk_fields,
 )
@@ -46,9 +51,9 @@ from izwi_api.client.text import (
     ChatOptions,
     Message,
     TranscriptionOptions,
-    aligned,
-    answered,
-    transcribed,
+    request_alignment,
+    request_answer,
+    request_transcription,
 )
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.settings import DEFAULT_MODELS
@@ -141,9 +146,9 @@ class AsyncClient:
             voice = await self._first_speaker(model)
         fields = {**options, "model": model, "voice": voice}
         if isinstance(text, str):
-            audio = spoken(requests, {**fields, "input": text}, details)
+            audio = request_speech(requests, {**fields, "input": text}, details)
         else:
-            audio = spoken_while_written(requests, fields, text, details)
+            audio = request_speech_of_pieces(requests, fields, text, details)
         try:
             async for piece in audio:
                 yield piece
@@ -174,7 +179,7 @@ class AsyncClient:
     ) -> AsyncGenerator[TranscriptUpdate]:
         model = await self.model_for("transcription", options.get("model"))
         fields, upload = {**options, "model": model}, _upload("file", audio)
-        updates = transcribed(self._requests, fields, upload, transcript)
+        updates = request_transcription(self._requests, fields, upload, transcript)
         try:
             async for update in updates:
                 yield update
@@ -198,7 +203,7 @@ class AsyncClient:
             language: The spoken language; required for Japanese.
         """
         fields = {"text": text, "model": model, "language": language}
-        return await aligned(self._requests, fields, _upload("file", audio))
+        return await request_alignment(self._requests, fields, _upload("file", audio))
 
     async def chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
@@ -224,7 +229,7 @@ class AsyncClient:
     ) -> AsyncGenerator[ChatDelta]:
         model = await self.model_for("chat", options.get("model"))
         fields = {**options, "model": model, "messages": list(messages)}
-        deltas = answered(self._requests, fields, answer)
+        deltas = request_answer(self._requests, fields, answer)
         try:
             async for delta in deltas:
                 yield delta
@@ -252,7 +257,7 @@ class AsyncClient:
     ) -> AsyncGenerator[SpokenDelta]:
         model = options.get("model") or await self._model_to_talk_with()
         turn = await asyncio.to_thread(lambda: spoken_turn(audio_bytes(audio)))
-        deltas = answered_aloud(self._requests, talk_fields(model, turn, options), answer)
+        deltas = request_spoken_answer(self._requests, talk_fields(model, turn, options), answer)
         try:
             async for delta in deltas:
                 yield delta

@@ -72,7 +72,7 @@ def audio_bytes(audio: Audio | str | Path | bytes) -> bytes:
     return audio if isinstance(audio, bytes) else Path(audio).read_bytes()
 
 
-async def spoken(
+async def request_speech(
     requests: Requests, fields: Fields, details: SpeechDetails
 ) -> AsyncGenerator[Audio]:
     """Speak a text, and yield the audio as it is made.
@@ -108,7 +108,7 @@ async def _events(
         async for event in events:
             match event.get("type"):
                 case "speech.audio.words":
-                    details.words += [word_of(word) for word in event["words"]]
+                    details.words += [parse_word(word) for word in event["words"]]
                 case "speech.audio.codes":
                     codes.append(np.array(event["codes"], np.int64))
                 case "speech.audio.delta":
@@ -121,7 +121,7 @@ async def _events(
         details.codes = np.concatenate(codes)
 
 
-def word_of(fields: Mapping[str, Any]) -> Word:
+def parse_word(fields: Mapping[str, Any]) -> Word:
     """Parse a word of a response. Raises KeyError and ValueError."""
     return Word(str(fields["word"]), float(fields["start"]), float(fields["end"]))
 
@@ -163,7 +163,7 @@ class _Written:
     is_collected: bool = False
 
 
-async def spoken_while_written(
+async def request_speech_of_pieces(
     requests: Requests, fields: Fields, pieces: AsyncIterable[str], details: SpeechDetails
 ) -> AsyncGenerator[Audio]:
     """Speak a text that arrives in pieces, and yield the audio as it is made.
@@ -173,13 +173,13 @@ async def spoken_while_written(
 
     Args:
         requests: The server.
-        fields: As `spoken` takes them.
+        fields: As `request_speech` takes them.
         pieces: The text, split anywhere.
         details: Filled as the response arrives; words and codes only if the text is sent as a
             whole.
 
     Raises:
-        IzwiError: As `spoken`.
+        IzwiError: As `request_speech`.
         InvalidRequest: The text is empty.
         Exception: An exception of `pieces`.
     """
@@ -196,7 +196,7 @@ async def spoken_while_written(
             return
         except _NeedsWholeText:
             text = "".join([*written.pieces, *[piece async for piece in pieces]])
-    async with aclosing(spoken(requests, {**fields, "input": text}, details)) as audio:
+    async with aclosing(request_speech(requests, {**fields, "input": text}, details)) as audio:
         async for piece in audio:
             yield piece
 

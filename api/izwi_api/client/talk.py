@@ -135,7 +135,7 @@ def talk_fields(model: str, turn: Mapping[str, object], options: TalkOptions) ->
     }
 
 
-async def answered_aloud(
+async def request_spoken_answer(
     requests: Requests, fields: Fields, answer: SpokenAnswer
 ) -> AsyncGenerator[SpokenDelta]:
     """Request a spoken answer, and yield its deltas.

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from izwi.alignment import AlignedWord
 from izwi.errors import EngineStopped
 from izwi_api.client.connection import Fields, Requests, Upload
-from izwi_api.client.speech import word_of
+from izwi_api.client.speech import parse_word
 from izwi_api.client.streams import (
     Answer,
     ChatDelta,
@@ -73,7 +73,7 @@ class ChatOptions(TypedDict, total=False):
     response_format: Message | None
 
 
-async def transcribed(
+async def request_transcription(
     requests: Requests, fields: Fields, upload: Upload, transcript: Transcript
 ) -> AsyncGenerator[TranscriptUpdate]:
     """Transcribe a file, and yield new parts of the transcript.
@@ -124,10 +124,12 @@ def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
         for segment in last["segments"]
     ]
     transcript.duration_s = float(last.get("duration", transcript.duration_s))
-    transcript.words = [word_of(word) for word in last.get("words") or ()]
+    transcript.words = [parse_word(word) for word in last.get("words") or ()]
 
 
-async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[AlignedWord]:
+async def request_alignment(
+    requests: Requests, fields: Fields, upload: Upload
+) -> list[AlignedWord]:
     """Return the start and end of each word of a text in a file.
 
     Args:
@@ -154,7 +156,9 @@ async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[Al
         raise EngineStopped(f"{requests.shown} returned no alignment") from error
 
 
-async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncGenerator[ChatDelta]:
+async def request_answer(
+    requests: Requests, fields: Fields, answer: Answer
+) -> AsyncGenerator[ChatDelta]:
     """Request an answer to a conversation, and yield its deltas.
 
     Args:

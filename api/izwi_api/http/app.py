@@ -30,12 +30,12 @@ from izwi_api.routes import ROUTERS
 from izwi_api.schemas.openapi import REFUSALS
 from izwi_api.services.context import Registry, Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
-from izwi_api.services.kept_answers import KeptAnswers
-from izwi_api.services.kept_completions import KeptCompletions
-from izwi_api.services.kept_items import KeptItems
-from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.model_changes import ModelChanges
+from izwi_api.services.stored_answers import StoredAnswers
+from izwi_api.services.stored_completions import StoredCompletions
+from izwi_api.services.stored_items import StoredItems
+from izwi_api.services.stored_responses import StoredResponses
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.voices.references import References
@@ -72,7 +72,7 @@ def create_app(
     """
     access = settings.access
     audit_log = None if access.audit_log is None else AuditLog(access.audit_log)
-    items = KeptItems(kept)
+    items = StoredItems(kept)
 
     @asynccontextmanager
     async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -121,9 +121,9 @@ def _routed(app: FastAPI) -> FastAPI:
     return app
 
 
-def _earlier(items: KeptItems) -> tuple[KeptAnswers, KeptResponses, KeptCompletions]:
+def _earlier(items: StoredItems) -> tuple[StoredAnswers, StoredResponses, StoredCompletions]:
     """Earlier answers of each kind, kept in one place."""
-    return KeptAnswers(items), KeptResponses(items), KeptCompletions(items)
+    return StoredAnswers(items), StoredResponses(items), StoredCompletions(items)
 
 
 def _references(settings: Settings) -> References:

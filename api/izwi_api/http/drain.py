@@ -19,10 +19,10 @@ from izwi_api.sessions.open_sessions import OpenSessions
 # Seconds after which clients retry, when another server should have taken over.
 _RETRY_AFTER_S = 5
 # Seconds to wait for a client that reads nothing.
-_PART_S = 1.0
+_CLOSE_S = 1.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-Parting = Callable[[], Coroutine[Any, Any, None]]
+CloseSocket = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Drain:
@@ -40,39 +40,39 @@ class Drain:
         self._sessions = sessions
         self.is_begun = False
         self.num_running = 0
-        self._partings: set[Parting] = set()
+        self._open_sockets: set[CloseSocket] = set()
 
     def begin(self) -> None:
         """Refuse new work from now on. A signal handler may call it."""
         self.is_begun = True
 
     @contextmanager
-    def running(self, part: Parting | None = None) -> Iterator[None]:
+    def running(self, close: CloseSocket | None = None) -> Iterator[None]:
         """Count one more request in flight until the block ends.
 
         Args:
-            part: Closes it from the server's side, if it is a WebSocket.
+            close: Closes it from the server's side, if it is a WebSocket.
         """
         self.num_running += 1
-        if part is not None:
-            self._partings.add(part)
+        if close is not None:
+            self._open_sockets.add(close)
         try:
             yield
         finally:
             self.num_running -= 1
-            if part is not None:
-                self._partings.discard(part)
+            if close is not None:
+                self._open_sockets.discard(close)
 
-    async def part(self) -> None:
+    async def end_sessions(self) -> None:
         """End the open sessions, and close their sockets, because the server stops."""
         over = SessionOver("the server is stopping", "server_stops", GOING_AWAY, is_told=False)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PART_S):
+            async with asyncio.timeout(_CLOSE_S):
                 await self._sessions.end_all(over)
-        partings = [parting() for parting in self._partings]
+        closings = [close() for close in self._open_sockets]
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PART_S):
-                await asyncio.gather(*partings, return_exceptions=True)
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.gather(*closings, return_exceptions=True)
 
 
 class Draining:
@@ -90,7 +90,7 @@ class Draining:
         if drain.is_begun and (
             scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         ):
-            await refuse(_leaving(), scope, receive, send)
+            await refuse(_refusal(), scope, receive, send)
             return
         if scope["type"] == "websocket":
             await self._run_session(scope, receive, send)
@@ -124,18 +124,18 @@ class Draining:
             is_closed = message["type"] == "websocket.close"
             await send(message)
 
-        async def part() -> None:
+        async def close() -> None:
             nonlocal is_closed
             if not is_closed:
                 is_closed = True
-                close = {"type": "websocket.close", "code": GOING_AWAY, "reason": "server stops"}
-                await send(close)
+                reason = "server stops"
+                await send({"type": "websocket.close", "code": GOING_AWAY, "reason": reason})
 
-        with self._drain.running(part):
+        with self._drain.running(close):
             await self._app(scope, receive, watched)
 
 
-def _leaving() -> JSONResponse:
+def _refusal() -> JSONResponse:
     body = error_body("the server is stopping", "server_error", code="engine_stopped")
     headers = {"retry-after": str(_RETRY_AFTER_S), "connection": "close"}
     return JSONResponse(body, 503, headers)

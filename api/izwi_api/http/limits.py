@@ -126,7 +126,7 @@ class DayQuota:
             return None
         return replace(quota, used=quota.used + amount)
 
-    def give_back(self, now_s: float, amount: float) -> Self:
+    def refund(self, now_s: float, amount: float) -> Self:
         """Return the quota with an amount refunded, if it was used today."""
         quota = self.at(now_s)
         return replace(quota, used=max(0.0, quota.used - amount))
@@ -247,14 +247,14 @@ class Meter:
             after[what] = taken
         self._quotas = after
 
-    def give_back(self, amounts: Mapping[str, float]) -> None:
+    def refund(self, amounts: Mapping[str, float]) -> None:
         """Refund a charge for work that was not done."""
         if not any(amounts.get(what) for what in self._quotas):
             return
         with self._counting():
             now_s = self._wall_clock()
             for what, quota in self._quotas.items():
-                self._quotas[what] = quota.give_back(now_s, amounts.get(what, 0.0))
+                self._quotas[what] = quota.refund(now_s, amounts.get(what, 0.0))
             self._note({what: -amount for what, amount in amounts.items()})
 
     @contextmanager

@@ -32,7 +32,7 @@ async def serve_socket(
     state: AppState = socket.app.state.izwi
     usage = current_usage.get() or Usage()
     try:
-        with state.sessions.place(usage.key_name, usage.max_sessions):
+        with state.sessions.slot(usage.key_name, usage.max_sessions):
             # A browser that offers subprotocols disconnects unless one is accepted.
             offered: list[str] = socket.scope.get("subprotocols", [])
             await socket.accept(protocol if protocol in offered else next(iter(offered), None))

@@ -194,7 +194,7 @@ class Server(uvicorn.Server):
         """Check ten times a second whether to stop."""
         is_late = time.monotonic() >= self._until_s
         if self._drain.is_begun and (is_late or not self._drain.num_running):
-            await self._drain.part()
+            await self._drain.end_sessions()
             self.should_exit = True
         return await super().on_tick(counter)
 

@@ -25,8 +25,9 @@ _FORMAT = 1
 _NUM_BYTES = 512
 # The lock is held for microseconds. The event loop waits for it.
 _LOCK_WAIT_S, _LOCK_PAUSE_S = 0.005, 0.0002
-# After a failure this process counts alone for this long.
-_ALONE_S = 1.0
+# After a failure this process counts alone for a while: longer after each lock that it did not get,
+# because a busy machine may suspend the process that holds the lock for some milliseconds.
+_MIN_ALONE_S, _MAX_ALONE_S = 0.01, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class CountsFile:
         self.path = folder / f"{sha256(key_name.encode()).hexdigest()[:24]}.json"
         self._key_name = key_name
         self._alone_until_s = -math.inf
+        self._alone_s = 0.0
         self._is_failing = False
 
     @contextmanager
@@ -99,7 +101,7 @@ class CountsFile:
         try:
             locked = LockedCounts(descriptor, self._key_name, self._read(descriptor, now_s))
             yield locked
-            self._is_failing = False
+            self._alone_s, self._is_failing = 0.0, False
         except OSError as error:
             self._fail(error)
         finally:
@@ -145,10 +147,13 @@ class CountsFile:
             return None
 
     def _fail(self, error: Exception) -> None:
-        self._alone_until_s = time.monotonic() + _ALONE_S
-        if not self._is_failing:
+        is_locked = isinstance(error, BlockingIOError)
+        longer_s = max(_MIN_ALONE_S, 2 * self._alone_s) if is_locked else _MAX_ALONE_S
+        self._alone_s = min(longer_s, _MAX_ALONE_S)
+        self._alone_until_s = time.monotonic() + self._alone_s
+        if self._alone_s == _MAX_ALONE_S and not self._is_failing:
             logger.error("%s cannot be used, this process counts alone: %s", self.path, error)
-        self._is_failing = True
+            self._is_failing = True
 
 
 def _parse(content: bytes, now_s: float) -> Counts:

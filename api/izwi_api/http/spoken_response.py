@@ -14,7 +14,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.schemas.stream_options import StreamOptions, includes_usage, obfuscates
-from izwi_api.services.converse import SoundPiece
+from izwi_api.services.cascade import AudioPiece
 
 Text = TypeVar("Text")
 Text_co = TypeVar("Text_co", covariant=True)
@@ -22,7 +22,7 @@ Text_contra = TypeVar("Text_contra", contravariant=True)
 Keep = Callable[[], Awaitable[int | None]]
 
 
-class AskedFor(Protocol):
+class StreamFields(Protocol):
     """The fields of a request that say how its answer is sent."""
 
     @property
@@ -36,7 +36,7 @@ class AskedFor(Protocol):
         ...
 
 
-class Pieces(Protocol[Text_co]):
+class SpokenPieces(Protocol[Text_co]):
     """An answer while it is generated: text, and audio at one sample rate."""
 
     @property
@@ -44,7 +44,7 @@ class Pieces(Protocol[Text_co]):
         """Sample rate of the audio, in Hz; None for an answer in text only."""
         ...
 
-    def pieces(self) -> AsyncGenerator[Text_co | SoundPiece]:
+    def pieces(self) -> AsyncGenerator[Text_co | AudioPiece]:
         """Yield text and audio as they come."""
         ...
 
@@ -56,38 +56,38 @@ class Pieces(Protocol[Text_co]):
 class Completion(Protocol[Text_contra]):
     """The JSON of one answer, whole or in pieces that share an id."""
 
-    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete answer, with its audio file and the expiry of its id."""
         ...
 
-    def opening(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         """Return the first chunk."""
         ...
 
-    def piece(self, delta: Text_contra) -> dict[str, Any]:
+    def delta_chunk(self, delta: Text_contra) -> dict[str, Any]:
         """Return a chunk of text."""
         ...
 
-    def sound(self, data: bytes) -> dict[str, Any]:
+    def audio_chunk(self, data: bytes) -> dict[str, Any]:
         """Return a chunk of the audio file."""
         ...
 
-    def expiry(self, expires_at: int) -> dict[str, Any]:
+    def expiry_chunk(self, expires_at: int) -> dict[str, Any]:
         """Return the chunk with the expiry of the audio's id."""
         ...
 
-    def closing(self) -> dict[str, Any]:
+    def last_chunk(self) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
         ...
 
-    def bill(self) -> dict[str, Any]:
+    def usage_chunk(self) -> dict[str, Any]:
         """Return the chunk with the usage, if it was requested."""
         ...
 
 
 async def spoken_response(
-    body: AskedFor,
-    answer: Pieces[Text],
+    body: StreamFields,
+    answer: SpokenPieces[Text],
     completion: Completion[Text],
     audio_format: str | None,
     keep: Keep,
@@ -121,26 +121,29 @@ async def spoken_response(
 
 
 async def _whole(
-    answer: Pieces[Text], completion: Completion[Text], encoder: StreamEncoder | None, keep: Keep
+    answer: SpokenPieces[Text],
+    completion: Completion[Text],
+    encoder: StreamEncoder | None,
+    keep: Keep,
 ) -> dict[str, Any]:
     file, num_samples = bytearray(), 0
     async with aclosing(answer.pieces()) as pieces:
         async for piece in pieces:
-            if encoder is not None and isinstance(piece, SoundPiece):
+            if encoder is not None and isinstance(piece, AudioPiece):
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     if encoder is None:
-        return completion.whole(b"", await keep())
+        return completion.full(b"", await keep())
     file += encoder.finish()
-    return completion.whole(with_length(bytes(file), num_samples), await keep())
+    return completion.full(with_length(bytes(file), num_samples), await keep())
 
 
 async def _events(
-    answer: Pieces[Text],
+    answer: SpokenPieces[Text],
     completion: Completion[Text],
     encoder: StreamEncoder | None,
     keep: Keep,
-    body: AskedFor,
+    body: StreamFields,
 ) -> AsyncGenerator[bytes]:
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
@@ -149,12 +152,12 @@ async def _events(
         async with aclosing(answer.pieces()) as pieces:
             async for piece in pieces:
                 if not begun:
-                    yield sent(completion.opening() | blank)
+                    yield sent(completion.first_chunk() | blank)
                     begun = True
-                if not isinstance(piece, SoundPiece):
-                    yield sent(completion.piece(piece) | blank)
+                if not isinstance(piece, AudioPiece):
+                    yield sent(completion.delta_chunk(piece) | blank)
                 elif encoder is not None and (data := encoder.write(piece.pcm)):
-                    yield sent(completion.sound(data) | blank)
+                    yield sent(completion.audio_chunk(data) | blank)
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:
@@ -162,12 +165,12 @@ async def _events(
         yield error_line(error)
         return
     if not begun:
-        yield sent(completion.opening() | blank)
+        yield sent(completion.first_chunk() | blank)
     if encoder is not None and (data := encoder.finish()):
-        yield sent(completion.sound(data) | blank)
+        yield sent(completion.audio_chunk(data) | blank)
     if (expires_at := await keep()) is not None:
-        yield sent(completion.expiry(expires_at) | blank)
-    yield sent(completion.closing() | blank)
+        yield sent(completion.expiry_chunk(expires_at) | blank)
+    yield sent(completion.last_chunk() | blank)
     if includes_usage(body.stream_options):
-        yield event(completion.bill())
+        yield event(completion.usage_chunk())
     yield DONE

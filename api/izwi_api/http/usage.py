@@ -59,10 +59,10 @@ class Usage:
         self.characters += characters
         self.heard_s += heard_s
 
-    def give_back(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
+    def refund(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
         """Refund a charge for input that was refused."""
         if self._meter is not None:
-            self._meter.give_back({"characters": characters, "audio-seconds": heard_s})
+            self._meter.refund({"characters": characters, "audio-seconds": heard_s})
         self.characters -= characters
         self.heard_s -= heard_s
 
@@ -113,7 +113,7 @@ class CountedEngine(ForwardingEngine):
         try:
             streams = self._engine.submit_all(requests)
         except BaseException:
-            usage.give_back(characters=characters, heard_s=heard_s)
+            usage.refund(characters=characters, heard_s=heard_s)
             raise
         for request in requests:
             usage.model = request.model
@@ -150,7 +150,7 @@ class _CountedStream:
     async def __anext__(self) -> Chunk:
         chunk = await self._stream.__anext__()
         if isinstance(chunk.error, Overloaded):  # the queue refused it, so nothing was done
-            self._usage.give_back(characters=self._cost[0], heard_s=self._cost[1])
+            self._usage.refund(characters=self._cost[0], heard_s=self._cost[1])
         if chunk.pcm is not None and self._sample_rate:
             self._usage.spoken_s += len(chunk.pcm) / self._sample_rate
         return chunk

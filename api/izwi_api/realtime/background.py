@@ -17,7 +17,7 @@ from collections import deque
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi_api.realtime.formats import HEARD_RATE
+from izwi_api.realtime.formats import INPUT_RATE
 
 # Level: power of the last three frames relative to a low quantile of the last 1.5 s.
 _LEVEL_FRAMES = 3
@@ -25,7 +25,7 @@ _PAST_FRAMES = 75
 _QUANTILE = 0.1
 _LEAST_ABOVE_DB = 6.0
 # Tones: magnitudes of 64 ms, compared with those of 120 ms before.
-_WINDOW = HEARD_RATE * 64 // 1000
+_WINDOW = INPUT_RATE * 64 // 1000
 _TAPER = np.hanning(_WINDOW)
 _BAND = slice(5, 256)  # 80 to 4000 Hz, of 15.6 Hz
 _SMOOTHED = np.ones(9) / 9

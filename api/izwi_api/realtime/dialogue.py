@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from izwi.errors import IzwiError
-from izwi_api.realtime.beside import ResponsesBeside
 from izwi_api.realtime.errors import REFUSALS, EventError
+from izwi_api.realtime.input_audio import InputBuffer, LiveTranscriber, empty_transcript
 from izwi_api.realtime.items import Conversation, Item, new_item_id
-from izwi_api.realtime.listening import InputBuffer, Listener, nothing_heard
-from izwi_api.realtime.making import ResponseMaker, hears_itself, transcription_of
+from izwi_api.realtime.out_of_band import OutOfBandResponses
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
+from izwi_api.realtime.response_maker import ResponseMaker, takes_audio, transcription_of
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, input_wire
 from izwi_api.realtime.speaker import Speaker
 from izwi_api.realtime.speech_transcriber import SpeechTranscriber
@@ -26,6 +26,7 @@ from izwi_api.realtime.turn_events import (
     Clear,
     Commit,
     CommitInput,
+    CompleteTranscript,
     Configure,
     Create,
     Discard,
@@ -34,14 +35,13 @@ from izwi_api.realtime.turn_events import (
     Finish,
     Frame,
     Generated,
-    Heard,
-    HearOut,
+    LiveTranscript,
     Pause,
     Playback,
+    PlaybackStopped,
     Refuse,
     Respond,
     Resume,
-    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -82,15 +82,15 @@ class Dialogue:
         self._words = TranscriptEvents(emit)
         self._maker = ResponseMaker(services)
         hears = transcription_of(services, settings) is not None
-        is_ear = isinstance(settings, RealtimeSettings) and hears_itself(services, settings.model)
+        is_ear = isinstance(settings, RealtimeSettings) and takes_audio(services, settings.model)
         rules = Rules(hears_words=hears, answers_words=hears and not is_ear)
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
-        self._transcriber = SpeechTranscriber(services, self._hear, self._hear_all)
+        self._transcriber = SpeechTranscriber(services, self._hear, self._take_complete_transcript)
         self._turn_id = ""  # id of the item for the user's current turn
         self._responses: dict[int, Response] = {}
-        self.beside = ResponsesBeside(self._maker, emit, room)
+        self.out_of_band = OutOfBandResponses(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
         # from the client's response.create
         self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
@@ -140,7 +140,7 @@ class Dialogue:
     @property
     def is_responding(self) -> bool:
         """Return whether a response is in progress."""
-        return self._state.answer is not None or self.beside.is_responding
+        return self._state.answer is not None or self.out_of_band.is_responding
 
     def commit(self) -> None:
         """Turn the input buffer into an item. Raises EventError if it is too short."""
@@ -167,7 +167,7 @@ class Dialogue:
         """Stop sending an item because the client has stopped playing it."""
         for number, response in self._responses.items():
             if response.message is not None and response.message.item_id == item_id:
-                self._tell(Silenced(number, played_ms))
+                self._tell(PlaybackStopped(number, played_ms))
                 return
 
     def number_of(self, response_id: str | None) -> int | None:
@@ -186,7 +186,7 @@ class Dialogue:
         """Stop all responses and transcriptions."""
         if self._state.speculation is not None:
             self._services.count_prepared(False)
-        self.beside.close()
+        self.out_of_band.close()
         for response in self._responses.values():
             response.discard()
         for task in self._tasks:
@@ -229,8 +229,8 @@ class Dialogue:
                     item_id=self._turn_id,
                 )
                 self._commit(start_ms, end_ms, is_silent=True)
-            case HearOut():
-                self._transcriber.hear_out()
+            case CompleteTranscript():
+                self._transcriber.complete()
             case Speculate(number):
                 self._speculate(number)
             case Discard(number):
@@ -287,12 +287,12 @@ class Dialogue:
         self._transcriber.begin(setting, samples, state.now_ms)
 
     def _hear(self, text: str, stable: str) -> None:
-        self._tell(Heard(text))
+        self._tell(LiveTranscript(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
-    def _hear_all(self, text: str) -> None:
-        self._tell(Heard(text, is_final=True))
+    def _take_complete_transcript(self, text: str) -> None:
+        self._tell(LiveTranscript(text, is_final=True))
 
     def _is_transcribed(self) -> bool:
         return self.settings.audio.input.transcription is not None
@@ -303,8 +303,8 @@ class Dialogue:
             return transcript
         setting = transcription_of(self._services, self.settings)
         if setting is None:
-            return nothing_heard()
-        listener = Listener(self._services, setting, lambda *_: None)
+            return empty_transcript()
+        listener = LiveTranscriber(self._services, setting, lambda *_: None)
         listener.feed(self._buffer.samples(start_ms, end_ms))
         return listener.finish()
 
@@ -316,7 +316,7 @@ class Dialogue:
         item = Item("message", self._turn_id or new_item_id(), "user", [content])
         self._turn_id = ""
         if is_silent:
-            transcript = nothing_heard()
+            transcript = empty_transcript()
         elif self._prepared:
             _, transcript = self._prepared.popitem()
         else:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi_api.realtime.formats import HEARD_RATE, RecentSound
+from izwi_api.realtime.formats import INPUT_RATE, RecentAudio
 
 # Compared at 8 kHz, by averaging pairs of samples: the echo of speech is below 4 kHz.
 _STRIDE = 2
-_RATE = HEARD_RATE // _STRIDE
+_RATE = INPUT_RATE // _STRIDE
 _WINDOW = _RATE * 200 // 1000
 # Longest delay: the room, the client's playback buffer and the server's lead.
 _REACH = _RATE * 1500 // 1000
@@ -31,8 +31,8 @@ class EchoCheck:
     """Compares the microphone signal with the audio sent to the loudspeaker, both at 16 kHz."""
 
     def __init__(self) -> None:
-        self._sent = RecentSound(_REACH + _WINDOW)
-        self._heard = RecentSound(_WINDOW)
+        self._sent = RecentAudio(_REACH + _WINDOW)
+        self._heard = RecentAudio(_WINDOW)
         self._was_echo = False
         self.begin_answer()
 

@@ -12,7 +12,7 @@ from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.audio.resample import StreamResampler
 
 PCM_RATE = 24_000
-HEARD_RATE = 16_000  # for speech detection and transcription
+INPUT_RATE = 16_000  # for speech detection and transcription
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class InputDecoder:
     def __init__(self, wire: WireFormat):
         self._wire = wire
         self._half = b""  # incomplete sample
-        self._resampler = StreamResampler(wire.rate, HEARD_RATE)
+        self._resampler = StreamResampler(wire.rate, INPUT_RATE)
 
     def write(self, data: bytes) -> Float32:
         """Decode bytes and return the samples that are complete: (n,) float32."""
@@ -90,7 +90,7 @@ class OutputEncoder:
         return self._wire.encode(rest) if len(rest) else b""
 
 
-class RecentSound:
+class RecentAudio:
     """The most recent samples of a stream, addressed by their position in it."""
 
     def __init__(self, max_samples: int):

@@ -67,7 +67,7 @@ class Content:
         else:
             self.audio = bytearray((self.audio or b"") + data)
 
-    def heard(self) -> Float32:
+    def read_samples(self) -> Float32:
         """Return a user's audio as samples at 16 kHz: (n,); none if it is not kept."""
         if self.samples is None:
             if self.audio is None or self.wire is None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from izwi.request import Reason
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
-from izwi_api.services.converse import SoundPiece
 
 
 class AnswerCost(Protocol):
@@ -47,7 +47,7 @@ class LiveAnswer(Protocol):
         """Return the number of audio frames generated so far."""
         ...
 
-    def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
+    def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they are generated. Raises IzwiError."""
         ...
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi_api.realtime.formats import HEARD_RATE
+from izwi_api.realtime.formats import INPUT_RATE
 
-_LAGS = np.arange(HEARD_RATE // 400, HEARD_RATE // 60)
+_LAGS = np.arange(INPUT_RATE // 400, INPUT_RATE // 60)
 _FFT_SIZE = 2048
 # The strongest harmonics of voices. Below is hum, above much of the noise of breath.
-_FREQUENCIES = np.fft.rfftfreq(_FFT_SIZE, 1 / HEARD_RATE)
+_FREQUENCIES = np.fft.rfftfreq(_FFT_SIZE, 1 / INPUT_RATE)
 _IS_OUTSIDE = (_FREQUENCIES < 100) | (_FREQUENCIES > 1500)
 # Least correlation of a window with itself, one pitch period later.
 _LEAST_CORRELATION = 0.5

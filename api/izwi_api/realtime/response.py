@@ -17,7 +17,6 @@ from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
-from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import Content, Item
 from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
@@ -25,8 +24,9 @@ from izwi_api.realtime.playback import PlaybackClock
 from izwi_api.realtime.response_cost import ResponseCost
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.realtime.speaking_rate import SpeakingRates
+from izwi_api.realtime.speech_to_speech import LiveConversation
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta, CallDelta
-from izwi_api.services.converse import SoundPiece
 
 # Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40
@@ -201,7 +201,7 @@ class Response:
             async with aclosing(spoken.pieces()) as pieces:
                 async for piece in pieces:
                     await self._released.wait()
-                    if isinstance(piece, SoundPiece):
+                    if isinstance(piece, AudioPiece):
                         assert encoder is not None and tempo is not None and lead_in is not None  # noqa: PT018
                         await self._send_sound(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
                     else:

@@ -33,7 +33,7 @@ from izwi_api.realtime.client_events import (
 from izwi_api.realtime.dialogue import Dialogue
 from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.items import parse_item
-from izwi_api.realtime.making import (
+from izwi_api.realtime.response_maker import (
     ResponseMaker,
     check_settings,
     response_items,
@@ -112,7 +112,7 @@ class RealtimeSession:
             }
             self._emit("conversation.created", conversation=conversation)
 
-    def works(self) -> Sequence[Work]:
+    def background_tasks(self) -> Sequence[Work]:
         """Return the tasks that carry audio; the dialogue runs those of responses."""
         return () if self._tracks is None else self._tracks(self._hear)
 
@@ -170,7 +170,7 @@ class RealtimeSession:
             case ResponseCreate(response=options):
                 await self._create_response(options or ResponseOptions())
             case ResponseCancel(response_id=response_id):
-                if response_id is None or not dialogue.beside.cancel(response_id):
+                if response_id is None or not dialogue.out_of_band.cancel(response_id):
                     dialogue.tell(Cancel(dialogue.number_of(response_id)))
             case _:
                 self._change_items(event)
@@ -214,7 +214,7 @@ class RealtimeSession:
             return
         if items is None:
             items = list(self._dialogue.conversation.items)
-        self._dialogue.beside.create(changed, setting, items)
+        self._dialogue.out_of_band.create(changed, setting, items)
 
     def report(self, error: Exception) -> None:
         """Send an error for an event, or the reason why the session ends."""

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi_api.realtime.formats import HEARD_RATE
-from izwi_api.realtime.listening import Listener
+from izwi_api.realtime.formats import INPUT_RATE
+from izwi_api.realtime.input_audio import LiveTranscriber
 from izwi_api.realtime.settings import Transcription
 from izwi_api.services.context import Services
 
 # Added to speech that has just ended: with less than this behind it, transcribers take the end of a
 # word for the middle of another.
-_SILENCE = np.zeros(HEARD_RATE // 5, np.float32)
+_SILENCE = np.zeros(INPUT_RATE // 5, np.float32)
 
 
 class SpeechTranscriber:
@@ -23,61 +23,65 @@ class SpeechTranscriber:
 
     Args:
         hear: Called with its transcript so far, and with the stable part of it.
-        hear_all: Called with the transcript of all of it, after `hear_out`.
+        on_complete: Called with the transcript of all of it, after `complete`.
     """
 
     def __init__(
         self,
         services: Services,
         hear: Callable[[str, str], None],
-        hear_all: Callable[[str], None],
+        on_complete: Callable[[str], None],
     ):
-        self._services, self._hear, self._hear_all = services, hear, hear_all
-        self._listener: Listener | None = None
-        self._ended: Listener | None = None
+        self._services, self._hear, self._on_complete = services, hear, on_complete
+        self._transcription: LiveTranscriber | None = None
+        self._ended: LiveTranscriber | None = None
         self._fed_ms = 0  # end of the audio that was fed
 
     @property
     def is_listening(self) -> bool:
         """Return whether a stretch of speech is being fed."""
-        return self._listener is not None
+        return self._transcription is not None
 
     def begin(self, setting: Transcription, samples: Float32, end_ms: int) -> None:
         """Start, or start again, with the speech up to a position: (n,) float32 at 16 kHz."""
         self.drop()
-        self._listener = Listener(self._services, setting, self._hear)
-        self._listener.feed(samples)
+        self._transcription = LiveTranscriber(self._services, setting, self._hear)
+        self._transcription.feed(samples)
         self._fed_ms = end_ms
 
     def feed(self, samples: Float32, end_ms: int) -> None:
         """Add samples that end at a position, unless they were fed already."""
-        if self._listener is not None and end_ms > self._fed_ms:
-            self._listener.feed(samples)
+        if self._transcription is not None and end_ms > self._fed_ms:
+            self._transcription.feed(samples)
             self._fed_ms = end_ms
 
-    def hear_out(self) -> None:
-        """Transcribe all that was fed, and then call `hear_all`, unless speech goes on before."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            self._ended = listener
-            listener.feed(_SILENCE)
-            listener.finish().add_done_callback(lambda done: self._heard_out(listener, done))
+    def complete(self) -> None:
+        """Transcribe all that was fed, then call `on_complete`, unless speech continues before."""
+        transcription, self._transcription = self._transcription, None
+        if transcription is not None:
+            self._ended = transcription
+            transcription.feed(_SILENCE)
+            transcription.finish().add_done_callback(
+                lambda done: self._report_complete(transcription, done)
+            )
 
     def finish(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
-        listener, self._listener = self._listener, None
-        return None if listener is None else listener.finish()
+        transcription, self._transcription = self._transcription, None
+        return None if transcription is None else transcription.finish()
 
     def drop(self) -> None:
         """Stop transcribing."""
-        for listener in (self._listener, self._ended):
-            if listener is not None:
-                listener.close()
-        self._listener = self._ended = None
+        for transcription in (self._transcription, self._ended):
+            if transcription is not None:
+                transcription.close()
+        self._transcription = self._ended = None
 
-    def _heard_out(self, listener: Listener, transcript: asyncio.Task[str]) -> None:
-        if self._ended is not listener:
+    def _report_complete(
+        self, transcription: LiveTranscriber, transcript: asyncio.Task[str]
+    ) -> None:
+        if self._ended is not transcription:
             return
         self._ended = None
         if not transcript.cancelled() and transcript.exception() is None:
-            self._hear_all(transcript.result())
+            self._on_complete(transcript.result())

@@ -25,8 +25,11 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The transcript since speech began; `is_final` if it is that of all of it (`HearOut`)."""
+class LiveTranscript:
+    """The transcript since speech began.
+
+    `is_final`: it covers all of the speech, as requested by `CompleteTranscript`.
+    """
 
     text: str
     is_final: bool = False
@@ -89,7 +92,7 @@ class Playback:
 
 
 @dataclass(frozen=True, slots=True)
-class Silenced:
+class PlaybackStopped:
     """The client stopped playing a response at this position."""
 
     number: int
@@ -111,8 +114,8 @@ class Configure:
 
 
 Event = (
-    Frame | Heard | Transcript | Commit | Clear | Create | Cancel
-    | Generated | Failed | Playback | Silenced | Tick | Configure
+    Frame | LiveTranscript | Transcript | Commit | Clear | Create | Cancel
+    | Generated | Failed | Playback | PlaybackStopped | Tick | Configure
 )  # fmt: skip
 
 
@@ -152,8 +155,11 @@ class CommitInput:
 
 
 @dataclass(frozen=True, slots=True)
-class HearOut:
-    """Speech over an answer has ended: transcribe all of it and tell `Heard` with `is_final`."""
+class CompleteTranscript:
+    """Speech over an answer has ended: transcribe all of it.
+
+    A `LiveTranscript` with `is_final` follows.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,6 @@ class Refuse:
 
 
 Action = (
-    SpeechStarted | SpeechStopped | CommitInput | HearOut | Speculate | Discard | Respond | Pause
-    | Resume | Finish | Truncate | TimedOut | Refuse
+    SpeechStarted | SpeechStopped | CommitInput | CompleteTranscript | Speculate | Discard
+    | Respond | Pause | Resume | Finish | Truncate | TimedOut | Refuse
 )  # fmt: skip

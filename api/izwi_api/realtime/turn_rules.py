@@ -126,7 +126,7 @@ class Rules:
         least_words_ms: Minimum speech before words count, because the transcriber may have picked
             up the answer's own.
         words_ms: How long after the first speech to wait for words, with live transcription.
-        hear_out_ms: Silence after which all speech over an answer is transcribed: the transcript
+        complete_ms: Silence after which all speech over an answer is transcribed: the transcript
             of a word that was not heard to its end is mostly wrong.
         refute_ms: Silence that shows that speech over an answer was no interruption.
         settle_ms: The same if that transcript does not come.
@@ -147,7 +147,7 @@ class Rules:
     voiced_ms: int = 80
     least_words_ms: int = 80
     words_ms: int = 600
-    hear_out_ms: int = 120
+    complete_ms: int = 120
     refute_ms: int = 240
     settle_ms: int = 640
     muted_ms: int = 1000
@@ -156,9 +156,9 @@ class Rules:
     hears_words: bool = True
     answers_words: bool = False
 
-    def hears_out(self, speech: Speech) -> bool:
+    def needs_complete_transcript(self, speech: Speech) -> bool:
         """Return whether to transcribe all of the speech over an answer now."""
-        is_over = speech.silence_ms >= self.hear_out_ms and not speech.is_ended
+        is_over = speech.silence_ms >= self.complete_ms and not speech.is_ended
         return self.hears_words and is_over and speech.speech_ms >= self.least_words_ms
 
     def judge(self, speech: Speech, since_ms: int, heard: str) -> Verdict:

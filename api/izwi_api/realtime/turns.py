@@ -18,6 +18,7 @@ from izwi_api.realtime.turn_events import (
     Clear,
     Commit,
     CommitInput,
+    CompleteTranscript,
     Configure,
     Create,
     Discard,
@@ -26,14 +27,13 @@ from izwi_api.realtime.turn_events import (
     Finish,
     Frame,
     Generated,
-    Heard,
-    HearOut,
+    LiveTranscript,
     Pause,
     Playback,
+    PlaybackStopped,
     Refuse,
     Respond,
     Resume,
-    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -108,7 +108,7 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
     match event:
         case Frame():
             step.frame(event)
-        case Heard():
+        case LiveTranscript():
             step.hear(event)
         case Transcript(text):
             step.answer_words(text)
@@ -126,7 +126,7 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
             step.finish(number, Status.FAILED)
         case Playback():
             step.playback(event)
-        case Silenced(number, played_ms):
+        case PlaybackStopped(number, played_ms):
             step.silence(number, played_ms)
         case Tick(now_ms):
             step.tick(now_ms)
@@ -158,7 +158,7 @@ class _Step:
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
         self._judge()
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: LiveTranscript) -> None:
         speech = self.state.speech
         if speech is not None:
             is_final = speech.is_final or (heard.is_final and speech.is_ended)
@@ -210,9 +210,9 @@ class _Step:
         elif speech.speech_ms >= state.rules.pause_ms and not (answer.paused or answer.done):
             self._set(answer=replace(answer, paused=True))
             self.actions.append(Pause(answer.number))
-        elif state.rules.hears_out(speech):
+        elif state.rules.needs_complete_transcript(speech):
             self._set(speech=replace(speech, is_ended=True))
-            self.actions.append(HearOut())
+            self.actions.append(CompleteTranscript())
 
     def _begin_turn(self, detection: Detection, speech: Speech) -> None:
         start_ms = max(self.state.buffer_ms, speech.onset_ms - detection.prefix_padding_ms)

@@ -9,11 +9,11 @@ import webrtcvad
 
 from izwi.arrays import Float32
 from izwi_api.realtime.background import Background
-from izwi_api.realtime.formats import HEARD_RATE
+from izwi_api.realtime.formats import INPUT_RATE
 from izwi_api.realtime.pitch import PitchTracker
 
 FRAME_MS = 20
-FRAME_SAMPLES = HEARD_RATE * FRAME_MS // 1000
+FRAME_SAMPLES = INPUT_RATE * FRAME_MS // 1000
 # The detector has four settings, from permissive to strict. The share that detects speech is the
 # probability: a threshold of 0.5 requires two.
 _MODES = (0, 1, 2, 3)
@@ -72,7 +72,7 @@ class VoiceDetector:
         level = float(np.sqrt(np.mean(np.square(frame))))
         pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
         # each tracks a noise floor, so all must see every frame
-        votes = [detector.is_speech(pcm, HEARD_RATE) for detector in self._detectors]
+        votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
         window, self._before = np.concatenate([self._before, frame]), frame
         speech = sum(votes) / len(votes)
         is_hidden = self._background.hides(frame, speech >= _VOICED)

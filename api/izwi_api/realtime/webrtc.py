@@ -126,7 +126,7 @@ class Call:
         await self._peer.close()
 
     # -- audio ---------------------------------------------------------------------------
-    def works(self, hear: Hear) -> tuple[Work, ...]:
+    def background_tasks(self, hear: Hear) -> tuple[Work, ...]:
         """Return the background tasks: the microphone, and the connection timeout."""
         return self._listen(hear), self._expect()
 

@@ -18,16 +18,16 @@ from izwi_api.schemas.cascade import CascadeBody, chat_body
 from izwi_api.schemas.cascade_completion import CascadeCompletion
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import FORMATS
+from izwi_api.services.cascade import Voice, open_spoken_answer
 from izwi_api.services.context import Services
-from izwi_api.services.converse import Voice, open_spoken_answer
 from izwi_api.services.speech_writer import default_writable_model
-from izwi_api.services.written_turns import kept_text, placeholders, write_turns
+from izwi_api.services.transcribed_turns import kept_text, placeholders, transcribe_turns
 from izwi_api.voices.names import resolve_voice
 
 _SEED_BITS = 63
 
 
-async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[ChatBody, int]:
+async def transcribed_body(services: Services, values: Mapping[str, Any]) -> tuple[ChatBody, int]:
     """Return a body with its audio transcribed, and the number of positions read for that.
 
     Raises:
@@ -37,7 +37,7 @@ async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[Cha
     body.check()
     # before files are decoded
     chat_input(chat_body(values, placeholders(body)), 0)
-    turns = await write_turns(services, key_name(), str(values["model"]), body)
+    turns = await transcribe_turns(services, key_name(), str(values["model"]), body)
     return chat_body(values, turns.texts), turns.num_heard
 
 
@@ -53,7 +53,7 @@ async def speak_answer(services: Services, values: Mapping[str, Any]) -> Respons
     assert spoken_with is not None
     speech_model = str(values.get("speech_model") or default_writable_model(services.registry))
     voice = await resolve_voice(services, speech_model, spoken_with.voice_name)
-    body, num_heard = await heard_body(services, values)
+    body, num_heard = await transcribed_body(services, values)
     seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed
     spoken = await open_spoken_answer(
         services.engine,

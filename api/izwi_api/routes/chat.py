@@ -18,7 +18,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.http.usage import key_name
-from izwi_api.routes.cascade import heard_body, speak_answer
+from izwi_api.routes.cascade import speak_answer, transcribed_body
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
@@ -57,7 +57,7 @@ async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Respon
         return await answer_aloud(services, values)
     if asks_for_sound(values):
         return await speak_answer(services, values)
-    body, _ = await heard_body(services, values)
+    body, _ = await transcribed_body(services, values)
     return await _answer(services, body)
 
 
@@ -85,7 +85,7 @@ async def _answer(
 
     async def store() -> None:
         if body.store:
-            whole = completion.whole(answers) | {"metadata": body.metadata or {}}
+            whole = completion.full(answers) | {"metadata": body.metadata or {}}
             await services.completions.keep(key_name(), whole, messages)
 
     try:
@@ -99,7 +99,7 @@ async def _answer(
             answer.abort()
         raise
     await store()
-    return JSONResponse(completion.whole(answers))
+    return JSONResponse(completion.full(answers))
 
 
 async def _events(
@@ -116,11 +116,11 @@ async def _events(
             async for place, delta in deltas:
                 if place not in begun:
                     begun.add(place)
-                    yield sent(completion.opening(place) | blank)
+                    yield sent(completion.first_chunk(place) | blank)
                 if delta is None:
-                    yield sent(completion.closing(place, answers[place]) | blank)
+                    yield sent(completion.last_chunk(place, answers[place]) | blank)
                 else:
-                    yield sent(completion.piece(place, delta) | blank)
+                    yield sent(completion.delta_chunk(place, delta) | blank)
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:
@@ -129,5 +129,5 @@ async def _events(
         return
     await store()
     if includes_usage(body.stream_options):
-        yield event(completion.bill(answers))
+        yield event(completion.usage_chunk(answers))
     yield DONE

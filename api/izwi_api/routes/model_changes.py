@@ -95,7 +95,7 @@ def _entry(request: Request, change: Change, progress: Progress) -> dict[str, ob
 
 def _not_allowed() -> JSONResponse:
     body = error_body(
-        "models are not managed over HTTP here: start the server with --manage-models",
+        "models cannot be managed over HTTP: start the server with --manage-models",
         "invalid_request_error",
         code="permission_denied",
     )

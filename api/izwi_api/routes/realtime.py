@@ -21,7 +21,7 @@ from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import Usage, current_usage
 from izwi_api.realtime.errors import describe
-from izwi_api.realtime.making import check_settings, hears_itself
+from izwi_api.realtime.response_maker import check_settings, takes_audio
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import (
     AudioInput,
@@ -98,7 +98,7 @@ def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
     if intent != "conversation":
         raise InvalidRequest("intent must be 'conversation' or 'transcription'", param="intent")
     name = name or _first_to_answer(services)
-    if not hears_itself(services, name):
+    if not takes_audio(services, name):
         services.registry.chat(name)
     return RealtimeSettings(model=name)
 

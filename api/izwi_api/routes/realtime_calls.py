@@ -24,7 +24,7 @@ from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import error_body
 from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.usage import Usage, current_usage
-from izwi_api.realtime.making import check_settings
+from izwi_api.realtime.response_maker import check_settings
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import Settings, check_formats
 from izwi_api.routes.realtime import first_settings, secret_settings
@@ -69,11 +69,13 @@ async def call(request: Request) -> Response:
     check_formats(settings)
     limits = state.services.settings.session_limits
     with ExitStack() as stack:
-        stack.enter_context(state.sessions.place(usage.key_name, usage.max_sessions))
+        stack.enter_context(state.sessions.slot(usage.key_name, usage.max_sessions))
         caller = Call()
         session = Session(caller, limits)
         total_s, left = limits.total_s, partial(rate_limits, usage)
-        service = RealtimeSession(session, state.services, settings, total_s, caller.works, left)
+        service = RealtimeSession(
+            session, state.services, settings, total_s, caller.background_tasks, left
+        )
         assert service.speaker is not None
         answer = await caller.answer(offer, SpeakerTrack(service.speaker))
         call_id = f"rtc_{uuid4().hex}"

@@ -23,7 +23,7 @@ from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
 from izwi_api.schemas.stream_options import obfuscates
 from izwi_api.services.chat import Answer, open_answer
 from izwi_api.services.context import Services
-from izwi_api.services.kept_responses import KeptResponses
+from izwi_api.services.stored_responses import StoredResponses
 
 router = APIRouter()
 
@@ -73,7 +73,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
 async def _events(
     answer: Answer,
     writer: ResponseWriter,
-    kept: KeptResponses | None,
+    kept: StoredResponses | None,
     before: tuple[ChatMessage, ...],
 ) -> AsyncGenerator[Event]:
     begun = False

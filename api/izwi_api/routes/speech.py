@@ -26,7 +26,7 @@ from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.align import Aligner
 from izwi_api.services.context import Services
-from izwi_api.services.speech import CollectedCodes, Speech, encoded_sound, open_speech
+from izwi_api.services.speech import CollectedCodes, Speech, encoded_audio, open_speech
 from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
 from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 from izwi_api.settings import Settings
@@ -66,7 +66,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
         timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
         encoder = stream_encoder(body.response_format, speech.sample_rate)
         codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
-        sound = encoded_sound(codes or timed or speech, encoder, body.speed)
+        sound = encoded_audio(codes or timed or speech, encoder, body.speed)
         ignored = ignored_fields(services, body)
         headers = {IGNORED: ", ".join(ignored)} if ignored else {}
         if body.stream_format == "sse":

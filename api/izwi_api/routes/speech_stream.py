@@ -37,9 +37,9 @@ from izwi_api.schemas.speech_stream import (
     parse_message,
 )
 from izwi_api.services.align import Aligner
+from izwi_api.services.audio_messages import AudioMessages
 from izwi_api.services.context import Services
-from izwi_api.services.sound_messages import SoundMessages
-from izwi_api.services.speech import Speech, encoded_sound, open_speech, piece_seed
+from izwi_api.services.speech import Speech, encoded_audio, open_speech, piece_seed
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
 from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
@@ -75,7 +75,7 @@ class _SpeechSession:
         )  # not yet reported as done; the first one is being spoken
         self._num_utterances = 0
         self._is_closing = self._is_configuring = False
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._begun_s = self._useful_s = time.monotonic()
         self._usage = current_usage.get()
         if self._usage is not None:
@@ -89,12 +89,12 @@ class _SpeechSession:
     def begin(self) -> None:
         """Do nothing: the client sends the first message."""
 
-    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the task that speaks the utterances."""
         return (self._speak(),)
 
     def close(self) -> None:
-        """Do nothing: `works` cleans up."""
+        """Do nothing: `background_tasks` cleans up."""
 
     # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
@@ -125,7 +125,7 @@ class _SpeechSession:
                 if self._open is not None:
                     self._open.close()
                 self._is_closing = True
-        self._news.set()
+        self._changed.set()
 
     async def _configure(self, config: SessionConfig) -> None:
         if self._open is not None:
@@ -201,8 +201,8 @@ class _SpeechSession:
             while not self._unsaid:
                 if self._is_closing:
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
             utterance = self._unsaid[0]
             if not utterance.is_cancelled:
                 await utterance.until_said(asyncio.create_task(self._say(utterance)))
@@ -279,14 +279,14 @@ class _SpeechSession:
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
         encoder = stream_encoder(config.response_format, sound.sample_rate)
         rate = PCM_RATE if config.response_format == "pcm" else sound.sample_rate
-        file = SoundMessages(self._send_sound, config, place)
+        file = AudioMessages(self._send_sound, config, place)
 
         async def begin() -> None:
             utterance.num_files += 1
             await file.begin(utterance.shown if text is None else text, rate)
 
         try:
-            async with aclosing(encoded_sound(sound, encoder, config.speed)) as pieces:
+            async with aclosing(encoded_audio(sound, encoder, config.speed)) as pieces:
                 async for piece in pieces:
                     if not file.is_begun:
                         await begin()

@@ -13,8 +13,8 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.usage import key_name
 from izwi_api.schemas.chat import StoredUpdateBody
 from izwi_api.schemas.openapi import json_body
-from izwi_api.services.kept_completions import Listed
-from izwi_api.services.kept_items import Range
+from izwi_api.services.stored_completions import Listed
+from izwi_api.services.stored_items import Range
 
 router = APIRouter()
 

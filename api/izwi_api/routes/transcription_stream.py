@@ -99,7 +99,7 @@ class _TranscriptionSession:
     def begin(self) -> None:
         """Do nothing: the client sends the first message."""
 
-    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the task that sends transcripts."""
         return (self._tell(),)
 

@@ -163,7 +163,7 @@ def _whole(
             return JSONResponse(answer | extras_json(transcription, fields))
 
 
-class _Telling:
+class _StreamEvents:
     """What was sent of a streamed transcription."""
 
     def __init__(self, transcription: Transcription, fields: TranscriptionForm):
@@ -221,7 +221,7 @@ async def _events(
     resources: ExitStack,
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a transcription; `resources` is closed after the last one."""
-    telling, begun = _Telling(transcription, fields), False
+    telling, begun = _StreamEvents(transcription, fields), False
     try:
         with resources:
             async with aclosing(transcription.deltas(live=True)) as deltas:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from izwi_api.http.app_state import services_of
-from izwi_api.routes.voice_forms import fields_of, read_fields
+from izwi_api.routes.voice_forms import read_fields
 from izwi_api.schemas.openapi import form_body, json_body
 from izwi_api.schemas.voices import ConsentBody, ConsentUpdateBody
 from izwi_api.voices.consents import StoredConsent
@@ -26,7 +26,7 @@ async def create_consent(request: Request) -> dict[str, object]:
     """Store a recording."""
     services = services_of(request)
     form = await read_fields(request, _FILE, services.settings)
-    body = ConsentBody.model_validate(fields_of(form))
+    body = ConsentBody.model_validate(form.values())
     content = form.file(_FILE)
     await decode_clip(services, content, REFERENCE_RATE, _FILE)
     create = services.voices.consents.create
@@ -65,7 +65,7 @@ async def update_consent(request: Request, consent_id: str) -> dict[str, object]
     """Change the label of a recording."""
     services = services_of(request)
     form = await read_fields(request, _FILE, services.settings)
-    body = ConsentUpdateBody.model_validate(fields_of(form))
+    body = ConsentUpdateBody.model_validate(form.values())
     rename = services.voices.consents.rename
     return _entry(await asyncio.to_thread(rename, consent_id, body.name))
 

@@ -32,11 +32,3 @@ async def read_fields(request: Request, file_field: str, settings: Settings) -> 
         return await read_form(request, settings.max_reference_bytes)
     except TooLarge as error:
         raise TooLarge(str(error), param=file_field) from error
-
-
-def fields_of(form: Form) -> dict[str, str]:
-    """Return the non-empty fields of a form. Raises InvalidRequest for a repeated field."""
-    for key, values in form.fields.items():
-        if len(values) > 1:
-            raise InvalidRequest(f"{key[:64]!r} is given more than once", param=key[:64])
-    return {key: values[0] for key, values in form.fields.items() if values[0]}

@@ -13,7 +13,7 @@ from izwi.inputs import TranscriptionInput
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form
 from izwi_api.http.live_response import unless_left
-from izwi_api.routes.voice_forms import fields_of, read_fields
+from izwi_api.routes.voice_forms import read_fields
 from izwi_api.schemas.openapi import answers, form_body, json_body
 from izwi_api.schemas.voices import PromptVoiceBody, SampleVoiceBody, stored_entry
 from izwi_api.services.context import Services
@@ -79,7 +79,7 @@ async def delete_voice(request: Request, key: str) -> dict[str, object]:
 
 
 async def _create(services: Services, form: Form) -> dict[str, object]:
-    fields = fields_of(form)
+    fields = form.values()
     check_name(fields.get("name", ""))
     if fields.get("type") == "prompt":
         wish = PromptVoiceBody.model_validate(fields)

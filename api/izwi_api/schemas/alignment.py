@@ -8,7 +8,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from izwi.alignment import AlignedWord
-from izwi.errors import InvalidRequest
 from izwi_api.http.bodies import Form
 from izwi_api.schemas.languages import LanguageName
 
@@ -31,13 +30,8 @@ def parse_form(form: Form) -> AlignmentForm:
         ValidationError: A field is unknown, missing or has a wrong value.
         InvalidRequest: A field was given twice.
     """
-    for name, entries in form.fields.items():
-        if len(entries) != 1:
-            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
-    values = {name: entries[0] for name, entries in form.fields.items()}
-    # an empty field selects the default; the service rejects an empty text
-    given = {name: value for name, value in values.items() if value or name == "text"}
-    return AlignmentForm.model_validate(given)
+    # the service rejects an empty text
+    return AlignmentForm.model_validate(form.values(empty="text"))
 
 
 def alignment_json(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from izwi_api.schemas.chat_completion import Completion, usage_of
+from izwi_api.services.cascade import SpokenAnswer
 from izwi_api.services.chat import AnswerDelta
-from izwi_api.services.converse import SpokenAnswer
 
 
 class CascadeCompletion:
@@ -25,14 +25,14 @@ class CascadeCompletion:
         self._text = Completion(model_name)
         self.audio_id, self._spoken, self._num_heard = audio_id, spoken, num_heard
 
-    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete response.
 
         Args:
             sound: The audio file.
             expires_at: Expiry of the audio id; None if there is no audio.
         """
-        answer = self._text.whole([self._spoken.answer])
+        answer = self._text.full([self._spoken.answer])
         message = answer["choices"][0]["message"]
         message["content"], message["audio"] = None, None
         if expires_at is not None:
@@ -44,36 +44,36 @@ class CascadeCompletion:
             }
         return answer | {"usage": self._usage()}
 
-    def opening(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         """Return the first chunk, with the role."""
         return self._with_delta({"role": "assistant"})
 
-    def piece(self, delta: AnswerDelta) -> dict[str, Any]:
+    def delta_chunk(self, delta: AnswerDelta) -> dict[str, Any]:
         """Return a chunk with new reasoning, content and function calls."""
-        plain = self._text.piece(0, delta)
+        plain = self._text.delta_chunk(0, delta)
         grown = plain["choices"][0]["delta"]
         if text := grown.pop("content", ""):
             grown["audio"] = {"id": self.audio_id, "transcript": text}
         return plain
 
-    def sound(self, data: bytes) -> dict[str, Any]:
+    def audio_chunk(self, data: bytes) -> dict[str, Any]:
         """Return a chunk of the audio file."""
         return self._with_delta({"audio": {"id": self.audio_id, "data": _base64(data)}})
 
-    def expiry(self, expires_at: int) -> dict[str, Any]:
+    def expiry_chunk(self, expires_at: int) -> dict[str, Any]:
         """Return the last chunk of audio, with the expiry of its id."""
         return self._with_delta({"audio": {"id": self.audio_id, "expires_at": expires_at}})
 
-    def closing(self) -> dict[str, Any]:
+    def last_chunk(self) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
-        return self._text.closing(0, self._spoken.answer)
+        return self._text.last_chunk(0, self._spoken.answer)
 
-    def bill(self) -> dict[str, Any]:
+    def usage_chunk(self) -> dict[str, Any]:
         """Return the usage chunk, which follows the last one on request."""
-        return self._text.bill([self._spoken.answer]) | {"usage": self._usage()}
+        return self._text.usage_chunk([self._spoken.answer]) | {"usage": self._usage()}
 
     def _with_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
-        piece = self._text.opening(0)
+        piece = self._text.first_chunk(0)
         piece["choices"][0]["delta"] = delta
         return piece
 

@@ -195,7 +195,7 @@ def _check_together(body: ChatBody) -> None:
         return
     names = [tool.function.name for tool in body.tools or ()]
     if not names:
-        raise InvalidRequest("tool_choice asks for a call, but there are no tools", param="tools")
+        raise InvalidRequest("tool_choice requires a call, but there are no tools", param="tools")
     for name in _chosen(body):
         if name not in names:
             raise InvalidRequest(

@@ -19,16 +19,16 @@ class Completion:
         self._head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time())}
         self._model = model_name
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def full(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the complete response. `reasoning_content` is left out if there is none."""
         choices = [_choice(place, answer) for place, answer in enumerate(answers)]
         return self._object("chat.completion", choices) | {"usage": usage_of(answers)}
 
-    def opening(self, place: int) -> dict[str, Any]:
+    def first_chunk(self, place: int) -> dict[str, Any]:
         """Return the first chunk of a choice, with the role."""
         return self._piece(place, {"role": "assistant", "content": ""})
 
-    def piece(self, place: int, delta: AnswerDelta) -> dict[str, Any]:
+    def delta_chunk(self, place: int, delta: AnswerDelta) -> dict[str, Any]:
         """Return a chunk with new reasoning, content and function calls."""
         fields = {"reasoning_content": delta.reasoning, "content": delta.content}
         grown: dict[str, Any] = {name: text for name, text in fields.items() if text}
@@ -46,11 +46,11 @@ class Completion:
             ]
         return self._piece(place, grown, logprobs=_logprobs_json(delta.logprobs))
 
-    def closing(self, place: int, answer: Answer) -> dict[str, Any]:
+    def last_chunk(self, place: int, answer: Answer) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
         return self._piece(place, {}, finish_reason(answer))
 
-    def bill(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def usage_chunk(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the usage chunk, which follows the last one on request."""
         return self._object("chat.completion.chunk", []) | {"usage": usage_of(answers)}
 

@@ -28,7 +28,7 @@ class SpokenCompletion:
         self._model, self._speaks = model_name, speaks
         self.audio_id, self._answer = audio_id, answer
 
-    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete response.
 
         Args:
@@ -46,31 +46,31 @@ class SpokenCompletion:
         choice["finish_reason"] = _finish_reason(answer)
         return self._object("chat.completion", [choice]) | {"usage": spoken_usage(answer)}
 
-    def opening(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         """Return the first chunk, with the role and the audio id."""
         delta: dict[str, Any] = {"role": "assistant"}
         delta |= {"audio": {"id": self.audio_id}} if self._speaks else {"content": ""}
         return self._piece(delta)
 
-    def piece(self, delta: AnswerText) -> dict[str, Any]:
+    def delta_chunk(self, delta: AnswerText) -> dict[str, Any]:
         """Return a chunk of text."""
         if not self._speaks:
             return self._piece({"content": delta.content})
         return self._piece({"audio": {"id": self.audio_id, "transcript": delta.content}})
 
-    def sound(self, data: bytes) -> dict[str, Any]:
+    def audio_chunk(self, data: bytes) -> dict[str, Any]:
         """Return a chunk of the audio file."""
         return self._piece({"audio": {"id": self.audio_id, "data": _base64(data)}})
 
-    def expiry(self, expires_at: int) -> dict[str, Any]:
+    def expiry_chunk(self, expires_at: int) -> dict[str, Any]:
         """Return the last chunk of audio, with the expiry of its id."""
         return self._piece({"audio": {"id": self.audio_id, "expires_at": expires_at}})
 
-    def closing(self) -> dict[str, Any]:
+    def last_chunk(self) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
         return self._piece({}, _finish_reason(self._answer))
 
-    def bill(self) -> dict[str, Any]:
+    def usage_chunk(self) -> dict[str, Any]:
         """Return the usage chunk, which follows the last one on request."""
         return self._object("chat.completion.chunk", []) | {"usage": spoken_usage(self._answer)}
 

@@ -124,14 +124,13 @@ def parse_form(form: Form) -> TranscriptionForm:
         if name in _LISTS:
             values[name] = entries
             continue
-        if len(entries) != 1:
-            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
+        value = form.value(name)
         if name.startswith("chunking_strategy[") and name.endswith("]"):
-            strategy[name[len("chunking_strategy[") : -1]] = _number(entries[0])
-        elif name == "chunking_strategy" and entries[0].startswith("{"):
-            strategy.update(_json_object(entries[0]))
-        elif entries[0] or name == "model":
-            values[name] = entries[0]
+            strategy[name[len("chunking_strategy[") : -1]] = _number(value)
+        elif name == "chunking_strategy" and value.startswith("{"):
+            strategy.update(_json_object(value))
+        elif value or name == "model":
+            values[name] = value
     if strategy:
         values["chunking_strategy"] = strategy
     return TranscriptionForm.model_validate(values)

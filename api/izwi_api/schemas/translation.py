@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from izwi.errors import InvalidRequest
 from izwi_api.http.bodies import Form
 
 
@@ -35,10 +34,4 @@ def parse_form(form: Form) -> TranslationForm:
         ValidationError: A field is unknown, missing or has a wrong value.
         InvalidRequest: A field was given twice.
     """
-    for name, entries in form.fields.items():
-        if len(entries) != 1:
-            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
-    given = {name: entries[0] for name, entries in form.fields.items()}
-    return TranslationForm.model_validate(
-        {name: value for name, value in given.items() if value or name == "model"}
-    )
+    return TranslationForm.model_validate(form.values(empty="model"))

@@ -32,7 +32,7 @@ class SampleVoiceBody(BaseModel):
     )
     x_vector_only: bool = Field(default=False, description="follow the speaker, not the speech")
     prompt: _SaidText | None = Field(
-        default=None, description="the description that the clip was made from, of nobody's voice"
+        default=None, description="of a designed voice: the description that its clip was made from"
     )
 
 

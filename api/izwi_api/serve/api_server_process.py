@@ -29,7 +29,7 @@ from izwi_api.serve.control import (
     child_process,
 )
 from izwi_api.serve.listen_sockets import ListenSocket
-from izwi_api.serve.process_log import leave_queries_out
+from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 
@@ -134,7 +134,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         patience_s=spec.settings.resume_within_s,
     )
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
-    leave_queries_out()
+    omit_queries()
     state: AppState = app.state.izwi
     state.services.decoder.start()
     settle()

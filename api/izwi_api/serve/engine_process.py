@@ -35,7 +35,7 @@ from izwi_api.serve.control import (
     Ready,
     child_process,
 )
-from izwi_api.serve.process_log import tell_memory
+from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
@@ -252,7 +252,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
     settle()
-    tell_memory(engine.load)
+    log_memory(engine.load)
     recording = recorded(lines.thread, spec.record, registry, backend, spec.runtime)
     with recording:
         lines.thread.start()

@@ -13,7 +13,7 @@ from izwi_api.http.server import Server, server_config
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.local_services import load_models
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
-from izwi_api.serve.process_log import leave_queries_out, tell_memory
+from izwi_api.serve.process_log import log_memory, omit_queries
 from izwi_api.serve.recording import recorded
 
 
@@ -41,8 +41,8 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
     engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)
-        tell_memory(engine.load)
-        leave_queries_out()
+        log_memory(engine.load)
+        omit_queries()
         state: AppState = app.state.izwi
         state.services.decoder.start()
         if not serve_options.settings.manage_models:  # unloaded models may leave cycles behind

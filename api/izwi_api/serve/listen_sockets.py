@@ -39,7 +39,7 @@ def open_listen_sockets(host: str, port: int) -> list[socket.socket]:
             made.append(listener)
         stack.pop_all()
     if not made:
-        raise OSError(f"{host!r} has no address to listen at")
+        raise OSError(f"{host!r} has no address to listen on")
     return made
 
 

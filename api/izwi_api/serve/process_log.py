@@ -67,13 +67,13 @@ class WithoutQueries(logging.Filter):
         return True
 
 
-def leave_queries_out() -> None:
+def omit_queries() -> None:
     """Remove query strings from uvicorn's log lines."""
     for name in ("uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(WithoutQueries())
 
 
-def tell_memory(load: Mapping[str, Mapping[str, float]]) -> None:
+def log_memory(load: Mapping[str, Mapping[str, float]]) -> None:
     """Log how much memory each model's keys and values may take."""
     for name, figures in load.items():
         pages, page_bytes = int(figures["pages"]), int(figures["page_bytes"])

@@ -371,7 +371,7 @@ def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int
     try:
         listen_sockets = open_listen_sockets(host, port)
     except OSError as error:
-        logger.error("cannot listen at %s, port %d: %s", host or "all addresses", port, error)
+        logger.error("cannot listen on %s, port %d: %s", host or "all addresses", port, error)
         return ADDRESS_TAKEN
     with messages().status("looking for the models"):
         found = [

@@ -19,9 +19,9 @@ from izwi.registry import Loaded
 from izwi.request import Chunk, Reason
 from izwi.tracks import Track, frame_track
 from izwi_api.services.decoding import Decoder, InProcess
-from izwi_api.services.kept_answers import KeptAnswers
-from izwi_api.services.kept_completions import KeptCompletions
-from izwi_api.services.kept_responses import KeptResponses
+from izwi_api.services.stored_answers import StoredAnswers
+from izwi_api.services.stored_completions import StoredCompletions
+from izwi_api.services.stored_responses import StoredResponses
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -99,9 +99,9 @@ class Services:
     voices: VoiceStore
     decoder: Decoder = field(default_factory=InProcess)
     references: References = field(default_factory=References)
-    answers: KeptAnswers = field(default_factory=KeptAnswers)
-    responses: KeptResponses = field(default_factory=KeptResponses)
-    completions: KeptCompletions = field(default_factory=KeptCompletions)
+    answers: StoredAnswers = field(default_factory=StoredAnswers)
+    responses: StoredResponses = field(default_factory=StoredResponses)
+    completions: StoredCompletions = field(default_factory=StoredCompletions)
     count_prepared: Callable[[bool], None] = lambda _: None
 
 

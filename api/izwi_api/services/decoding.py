@@ -23,8 +23,8 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
 from izwi.audio.decode_worker import BLOCK, END, JOB, REFUSED, Job, Refusal
+from izwi.audio.decoded_audio import DecodedAudio
 from izwi.audio.resample import Resampling
-from izwi.audio.sound import DecodedAudio
 from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
 from izwi.limited_process import HEAD, READY, read_exactly, start_process
 

@@ -111,7 +111,7 @@ class Speech:
                 self._follow()
         except Overloaded:
             self._submitted.popleft()  # the engine refunds refused requests itself
-            self._give_back([*self._submitted, *self._later])
+            self._refund([*self._submitted, *self._later])
             raise
         finally:
             self.abort()
@@ -132,23 +132,23 @@ class Speech:
         try:
             self._submit(first)
         except BaseException:
-            self._give_back(self._later)
+            self._refund(self._later)
             raise
 
     def _follow(self) -> None:
         """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
         if self._later:
             request = self._later.popleft()
-            self._give_back([request])  # the engine charges for what it accepts
+            self._refund([request])  # the engine charges for what it accepts
             self._submit([request])
 
     def _submit(self, requests: Sequence[Request]) -> None:
         self._streams += self._engine.submit_all(requests)
         self._submitted += requests
 
-    def _give_back(self, requests: Iterable[Request]) -> None:
+    def _refund(self, requests: Iterable[Request]) -> None:
         if self._usage is not None:
-            self._usage.give_back(characters=sum(map(_num_characters, requests)))
+            self._usage.refund(characters=sum(map(_num_characters, requests)))
 
 
 class CollectedCodes:
@@ -210,7 +210,7 @@ def silence(seconds: float, sample_rate: int) -> Chunk:
     return Chunk("", np.zeros((0, 1), np.int64), pcm=samples)
 
 
-async def encoded_sound(
+async def encoded_audio(
     speech: AudioSource, encoder: StreamEncoder, speed: float = 1.0
 ) -> AsyncGenerator[bytes]:
     """Yield a speech as the bytes of an audio file, as they become available.

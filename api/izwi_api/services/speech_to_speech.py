@@ -13,8 +13,8 @@ from izwi.chat import AnswerReader, AnswerText
 from izwi.conversation import Answer, ConversationInput
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.request import Reason, Request
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.context import Registry, chunks_of, tokens_of
-from izwi_api.services.converse import SoundPiece
 
 
 class ConversationAnswer:
@@ -25,7 +25,7 @@ class ConversationAnswer:
         sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
-        entries: The entries so far, to be sent back as `Said`.
+        entries: The entries so far, to be sent back as `AnswerContent`.
         num_frames: Frames of audio among them.
         reason: Why it ended: `stop` or `length`; None before.
     """
@@ -56,7 +56,7 @@ class ConversationAnswer:
         """Text tokens so far."""
         return len(self._entries) - self.num_frames
 
-    async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerText | AudioPiece]:
         """Yield text and audio as they come; leaving early aborts the request.
 
         Raises:
@@ -75,7 +75,7 @@ class ConversationAnswer:
                 if text:
                     yield AnswerText("", text)
                 if chunk.pcm is not None and len(chunk.pcm):
-                    yield SoundPiece(chunk.pcm)
+                    yield AudioPiece(chunk.pcm)
                 self.reason = chunk.reason
         finally:
             self.abort()

@@ -63,7 +63,7 @@ class SpeechWriter:
         self._closed = self._paused = False
         self._error: BaseException | None = None
         self._writing = asyncio.Lock()
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
 
     async def write(self, text: str) -> None:
         """Add text; wait while the text is far ahead of the audio that was read.
@@ -104,7 +104,7 @@ class SpeechWriter:
                 return
             await self._take(self._text.close)
             self._closed = True
-            self._news.set()
+            self._changed.set()
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order, until the end of a closed text.
@@ -159,7 +159,7 @@ class SpeechWriter:
         for piece in self._pieces:
             if piece.stream is not None:
                 piece.stream.abort()
-        self._news.set()
+        self._changed.set()
         self._room.set()
 
     async def _has_piece(self) -> bool:
@@ -167,8 +167,8 @@ class SpeechWriter:
         while self._error is None:
             if self._pieces or self._closed:
                 return bool(self._pieces)
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         raise self._error
 
     async def _take(self, step: Callable[[], Sequence[TextPart | Pause]]) -> None:
@@ -183,7 +183,7 @@ class SpeechWriter:
             for part in parts:
                 if isinstance(part, Pause):
                     self._pieces.append(_Piece(pause_s=part.seconds))
-                    self._news.set()
+                    self._changed.set()
                 else:
                     self._submit(part)
         except asyncio.CancelledError:
@@ -208,7 +208,7 @@ class SpeechWriter:
             if self._paused:
                 self._engine.pause(request.request_id)
             self.num_prompt_positions += request.prompt.num_positions
-            self._news.set()
+            self._changed.set()
             if not request.open_input:
                 return
         if self._pieces:  # otherwise it has ended

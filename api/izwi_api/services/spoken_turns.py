@@ -8,7 +8,7 @@ import binascii
 from izwi.arrays import Float32
 from izwi.audio.resample import resampling_of
 from izwi.chat import Role
-from izwi.conversation import Heard, Said, SpokenTurn
+from izwi.conversation import AnswerContent, AudioContent, SpokenTurn
 from izwi.errors import InvalidAudio, InvalidRequest
 from izwi_api.schemas.spoken_chat import AudioPart, InputAudio, SpokenMessage
 from izwi_api.services.context import Services
@@ -36,20 +36,20 @@ async def read_turns(
     """
     turns = []
     for message in messages:
-        parts: list[str | Heard | Said] = []
+        parts: list[str | AudioContent | AnswerContent] = []
         if message.audio is not None:
             if message.role != "assistant":
                 raise InvalidRequest(
                     "only a message of the assistant may have audio", param="messages"
                 )
             answer = await services.answers.find(owner, model_name, message.audio.id)
-            parts.append(Said(answer))
+            parts.append(AnswerContent(answer))
         if isinstance(message.content, str):
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                sound = await decode_sound(services, model_name, part.input_audio)
-                parts.append(Heard(sound))
+                sound = await decode_input_audio(services, model_name, part.input_audio)
+                parts.append(AudioContent(sound))
             else:
                 parts.append(part.text)
         if not parts:
@@ -59,7 +59,7 @@ async def read_turns(
     return tuple(turns)
 
 
-async def decode_sound(services: Services, model_name: str, audio: InputAudio) -> Float32:
+async def decode_input_audio(services: Services, model_name: str, audio: InputAudio) -> Float32:
     """Decode the audio of a message: (n,) float32 at 16 kHz. Raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)

@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from izwi.alignment import AlignmentModel
-from izwi.audio.sound import within_full_scale
+from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidAudio
@@ -292,7 +292,7 @@ class _Pieces:
         try:
             self._submit(prepared)
         except BaseException:
-            self._give_back(later)
+            self._refund(later)
             raise
 
     async def in_order(self) -> AsyncGenerator[_Piece]:
@@ -311,16 +311,16 @@ class _Pieces:
 
     async def _follow(self, place: tuple[int, int]) -> None:
         prepared = await compute(self._prepare, [place])
-        self._give_back([place])  # the engine charges for it at submission
+        self._refund([place])  # the engine charges for it at submission
         self._submit(prepared)
 
     def _charge(self, places: list[tuple[int, int]]) -> None:
         if self._usage is not None and places:
             self._usage.charge(heard_s=_seconds(places))
 
-    def _give_back(self, places: list[tuple[int, int]]) -> None:
+    def _refund(self, places: list[tuple[int, int]]) -> None:
         if self._usage is not None and places:
-            self._usage.give_back(heard_s=_seconds(places))
+            self._usage.refund(heard_s=_seconds(places))
 
     def _prepare(self, places: list[tuple[int, int]]) -> list[tuple[_Piece, Request | None]]:
         """Return pieces without streams, each with its request; None if it has no speech."""

@@ -51,7 +51,7 @@ class Utterance:
         self.usage = [0, 0]
         self.is_closed = self.is_cancelled = False
         self._texts: deque[str] = deque()
-        self._news, self._room = asyncio.Event(), room
+        self._changed, self._room = asyncio.Event(), room
         self._saying: asyncio.Task[None] | None = None
 
     def write(self, text: str) -> None:
@@ -59,20 +59,20 @@ class Utterance:
         self._texts.append(text)
         self.num_chars += len(text)
         self.num_pending += len(text)
-        self._news.set()
+        self._changed.set()
 
     def close(self) -> None:
         """End the text."""
         self.is_closed = True
-        self._news.set()
+        self._changed.set()
 
     async def take(self) -> str | None:
         """Wait for the next piece of the text; None at its end. Only one task may call it."""
         while not self._texts:
             if self.is_closed:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         text = self._texts.popleft()
         self.num_pending -= len(text)
         self._room.set()

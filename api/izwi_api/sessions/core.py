@@ -55,7 +55,7 @@ class Service(Protocol):
         """Send the first messages."""
         ...
 
-    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the tasks beside reading and writing; the session ends when the first one ends."""
         ...
 
@@ -84,7 +84,7 @@ class Session:
         self._outbox: deque[Message] = deque()
         self._num_bytes = 0  # of the waiting messages
         self._num_put = self._num_written = 0
-        self._news, self._moved = asyncio.Event(), asyncio.Event()
+        self._changed, self._moved = asyncio.Event(), asyncio.Event()
         self._is_parting = False
         self._over: SessionOver | None = None
         self._ended = asyncio.Event()
@@ -103,7 +103,7 @@ class Session:
         self._outbox.append(message)
         self._num_bytes += len(message)
         self._num_put += 1
-        self._news.set()
+        self._changed.set()
 
     async def send(self, message: Message) -> None:
         """Queue a message, and wait until it is sent."""
@@ -142,16 +142,16 @@ class Session:
 
     async def _serve(self, service: Service, writing: asyncio.Task[None]) -> Exception | None:
         """Run all tasks until one of them ends; return the reason."""
-        works = (
+        background_tasks = (
             self._read(service),
             self._watch(service),
             self._until_ended(),
             _outcome(writing),
-            *service.works(),
+            *service.background_tasks(),
         )
         try:
             async with asyncio.TaskGroup() as group:
-                for work in works:
+                for work in background_tasks:
                     group.create_task(_ending(work))
         except ExceptionGroup as raised:
             return min(raised.exceptions, key=_rank)
@@ -178,7 +178,7 @@ class Session:
         if writing.done():
             return
         self._is_parting = True
-        self._news.set()
+        self._changed.set()
 
         async def farewell() -> None:
             await writing
@@ -218,8 +218,8 @@ class Session:
                 self._moved.set()
             if self._is_parting:
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _watch(self, service: Service) -> None:
         limits = self._limits

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from izwi.errors import Overloaded, RateLimited
 from izwi_api.sessions.errors import NORMAL, SessionOver
-from izwi_api.sessions.places import Places
+from izwi_api.sessions.slots import Slots
 
 # Seconds in which a session usually ends.
 _RETRY_AFTER_S = 30
@@ -54,16 +54,16 @@ class OpenSessions:
 
     def __init__(self, counts: SessionCounts, shared: Path | None, keys: Path):
         self._counts, self._keys_folder = counts, keys
-        self._server = Places(shared / "sessions" if shared is not None else None)
-        self._keys: dict[str, Places] = {}
+        self._server = Slots(shared / "sessions" if shared is not None else None)
+        self._keys: dict[str, Slots] = {}
         self._running: dict[Endable, asyncio.Event] = {}
         self._names: dict[str, tuple[str | None, Endable]] = {}
         self._calls = shared / "calls" if shared is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
-    def place(self, key_name: str | None, key_limit: int | None) -> Iterator[None]:
-        """Reserve a place for a session until the block ends.
+    def slot(self, key_name: str | None, key_limit: int | None) -> Iterator[None]:
+        """Reserve a slot for a session until the block ends.
 
         Args:
             key_name: The session's key; None if no key is required.
@@ -74,18 +74,18 @@ class OpenSessions:
             Overloaded: The server has its maximum number of sessions.
         """
         limit = self._counts.a_key if key_limit is None else key_limit
-        of_key, place = None, None
+        of_key, slot = None, None
         if key_name is not None and limit is not None:
             of_key = self._of_key(key_name)
-            place = of_key.take(limit)
-            if place is None:
+            slot = of_key.take(limit)
+            if slot is None:
                 raise RateLimited(
                     f"this key may have {limit} live sessions at once; close one",
                     retry_after_s=_RETRY_AFTER_S,
                 )
         try:
-            server_place = self._server.take(self._counts.a_server)
-            if server_place is None:
+            server_slot = self._server.take(self._counts.a_server)
+            if server_slot is None:
                 raise Overloaded(
                     f"the server has its maximum of {self._counts.a_server} live "
                     "sessions; try again later",
@@ -94,10 +94,10 @@ class OpenSessions:
             try:
                 yield
             finally:
-                self._server.give_back(server_place)
+                self._server.release(server_slot)
         finally:
-            if of_key is not None and place is not None:
-                of_key.give_back(place)
+            if of_key is not None and slot is not None:
+                of_key.release(slot)
 
     @contextmanager
     def running(self, session: Endable) -> Iterator[None]:
@@ -163,18 +163,18 @@ class OpenSessions:
         await asyncio.gather(*waits)
 
     async def close(self) -> None:
-        """Stop the sessions that belong to no request, and release all places."""
+        """Stop the sessions that belong to no request, and release all slots."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:  # they close their connections
             await asyncio.wait(self._tasks, timeout=_CLOSE_S)
-        for places in (self._server, *self._keys.values()):
-            places.close()
+        for slots in (self._server, *self._keys.values()):
+            slots.close()
 
-    def _of_key(self, name: str) -> Places:
+    def _of_key(self, name: str) -> Slots:
         if name not in self._keys:
             # some file systems do not distinguish "Ann" and "ann"
-            self._keys[name] = Places(self._keys_folder / _digest(name))
+            self._keys[name] = Slots(self._keys_folder / _digest(name))
         return self._keys[name]
 
 

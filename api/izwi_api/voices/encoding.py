@@ -167,7 +167,7 @@ async def encode_clip(
     finally:
         stream.abort()
     if not encoded:
-        raise IzwiError("the engine gave no encoding of the voice")
+        raise IzwiError("the engine returned no encoding of the voice")
     return await asyncio.to_thread(model.read_voice, encoded, text)
 
 

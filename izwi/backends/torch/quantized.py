@@ -114,7 +114,7 @@ def quantized_weight(weight: Tensor, stored: torch.dtype) -> QuantizedWeight:
 def _packed(weight: Tensor) -> PackedWeight:
     outputs, inputs = weight.shape
     if inputs % 2:
-        raise ValueError(f"{inputs} inputs do not go two into a byte")
+        raise ValueError(f"{inputs} inputs cannot be packed two into a byte: use an even number")
     half = inputs // 2
     group = min(_GROUP, half & -half)  # the largest power of two that divides a half
     values = torch.empty((outputs, half), dtype=torch.uint8, device=weight.device)

@@ -29,7 +29,7 @@ _QKV = ("self_attn.linear_qkv", ("self_attn.linear_q", "self_attn.linear_k", "se
 _FOLDED = "conv.folded"
 
 
-class Sound(NamedTuple):
+class AudioMask(NamedTuple):
     """Which positions of padded segments are audio, after each convolution.
 
     Attributes:
@@ -125,17 +125,17 @@ def adapt(ops: Ops, weights: Weights, x: Array) -> Array:
     return _affine(ops, weights, "audio_adapter.model.3", ops.gelu(x))
 
 
-def _sound(ops: Ops, frames: int, num_frames: Array) -> Sound:
+def _sound(ops: Ops, frames: int, num_frames: Array) -> AudioMask:
     columns: list[Array] = []
     for _ in range(3):
         columns.append((ops.arange(frames) < num_frames[:, None])[:, None, :, None])
         frames, num_frames = -(-frames // 2), (num_frames + 1) // 2  # each halves, rounding up
     tokens = (ops.arange(frames) < num_frames[:, None])[..., None]
-    return Sound(tuple(columns), tokens, num_frames)
+    return AudioMask(tuple(columns), tokens, num_frames)
 
 
 def _subsample(
-    ops: Ops, weights: Weights, config: EncoderConfig, x: Array, sound: Sound | None
+    ops: Ops, weights: Weights, config: EncoderConfig, x: Array, sound: AudioMask | None
 ) -> Array:
     """(batch, frames, bands) -> (batch, tokens, d_model), in parts that fit into memory.
 
@@ -185,7 +185,7 @@ class _Segments(NamedTuple):
     """
 
     distances: Array
-    sound: Sound | None
+    sound: AudioMask | None
 
 
 def _layer(
@@ -225,7 +225,7 @@ def _attend(
     return _affine(ops, weights, f"{layer}self_attn.linear_out", attended)
 
 
-def _mix(ops: Ops, weights: Weights, layer: str, x: Array, sound: Sound | None) -> Array:
+def _mix(ops: Ops, weights: Weights, layer: str, x: Array, sound: AudioMask | None) -> Array:
     """Run the convolution module: gate, mix each channel over nearby tokens, project."""
     weight, bias = _pair(weights, f"{layer}conv.pointwise_conv1")
     x = ops.linear(_norm(ops, weights, f"{layer}norm_conv", x), weight[:, :, 0], bias)

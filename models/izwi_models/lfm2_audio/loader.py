@@ -20,6 +20,7 @@ from izwi_models.lfm2_audio.audio_config import (
     encoder_config,
     preprocessor_config,
 )
+from izwi_models.lfm2_audio.audio_parts import audio_part
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
 from izwi_models.lfm2_audio.codecs import FrameCodec, detokenizer_codec, mimi_codec
 from izwi_models.lfm2_audio.config import (
@@ -29,7 +30,6 @@ from izwi_models.lfm2_audio.config import (
     tensor_shapes,
     unused_shapes,
 )
-from izwi_models.lfm2_audio.hearing import heard
 from izwi_models.lfm2_audio.model import LFM2Audio
 from izwi_models.lfm2_audio.prepare import Checkpoint
 from izwi_models.lfm2_audio.prompt import LFM2Prompt
@@ -68,7 +68,7 @@ def load(folder: Path, backend: Backend) -> LFM2Audio:
     weights = backbone.pack(ops, embedding.pack(ops, weights, config), config.lfm)
     weights = depthformer.pack(ops, weights, config)
     codec = _load_codec(folder, backend, config)
-    hear = partial(heard, preprocessor, encoder)
+    hear = partial(audio_part, preprocessor, encoder)
     is_newer = (folder / _DETOKENIZER).is_dir()
     checkpoint = Checkpoint(config, tokenizer, is_newer, hear)
     return LFM2Audio(ops, weights, checkpoint, codec, segments)

@@ -23,9 +23,9 @@ from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Track
 from izwi_models.lfm2_audio import backbone, depthformer, embedding, prepare
+from izwi_models.lfm2_audio.audio_parts import RATE_HZ
 from izwi_models.lfm2_audio.codecs import FrameCodec
 from izwi_models.lfm2_audio.config import CODES, END_ID, END_OF_AUDIO
-from izwi_models.lfm2_audio.hearing import RATE_HZ
 from izwi_models.lfm2_audio.pattern import Blocks, TrackIndex, Turn, first_turn, next_turn
 from izwi_models.lfm2_audio.prepare import Checkpoint
 from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
@@ -40,7 +40,7 @@ _ENGLISH = "English"
 class LFM2Audio:
     """One checkpoint on one device.
 
-    Implements `RecordableTracks`, `Alternates` and `Encodes` for the engine, and for API servers
+    Implements `RecordableTracks`, `ChoosesTracks` and `Encodes` for the engine, and for API servers
     `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
     """
 

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
-from izwi.conversation import Answer, ConversationInput, Heard, Said
+from izwi.conversation import Answer, AnswerContent, AudioContent, ConversationInput
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
 from izwi.grammar import Grammar, answer_grammar
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import Request, SamplingParams, TrackParams
 from izwi_models.lfm2_audio import prompt as prompts
 from izwi_models.lfm2_audio.config import AUDIO_START_ID, CODES, END_ID, LFM2AudioConfig
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, Part, Sound
+from izwi_models.lfm2_audio.prompt import AudioPart, LFM2Prompt, Part
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 
 # Sampling of frames in the published recipes: for a conversation, and for speech.
@@ -57,7 +57,7 @@ class Checkpoint:
     config: LFM2AudioConfig
     tokenizer: LFM2Tokenizer
     lists_voices: bool
-    hear: Callable[[Float32], Sound]
+    hear: Callable[[Float32], AudioPart]
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -250,10 +250,10 @@ def _build(
     )
 
 
-def _part(checkpoint: Checkpoint, role: Role, part: str | Heard | Said) -> Part:
+def _part(checkpoint: Checkpoint, role: Role, part: str | AudioContent | AnswerContent) -> Part:
     if isinstance(part, str):
         return part
-    if isinstance(part, Heard):
+    if isinstance(part, AudioContent):
         return checkpoint.hear(part.samples)
     if role is not Role.ASSISTANT:
         raise InvalidRequest("only the assistant has earlier answers", param="messages")

@@ -72,7 +72,7 @@ class LFM2Prompt(Struct, frozen=True, eq=False, tag=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sound:
+class AudioPart:
     """A clip in a prompt.
 
     Attributes:
@@ -84,7 +84,7 @@ class Sound:
     num_positions: int
 
 
-Part = str | Sound | tuple[tuple[int, ...], ...]
+Part = str | AudioPart | tuple[tuple[int, ...], ...]
 
 
 def speaking_instruction(voice: str | None, description: str | None) -> str:
@@ -123,7 +123,7 @@ def build_prompt(
         for part in parts:
             if isinstance(part, str):
                 rows.add_tokens(tokenizer.encode(part))
-            elif isinstance(part, Sound):
+            elif isinstance(part, AudioPart):
                 rows.add_sound(part)
             else:
                 rows.add_entries(part)
@@ -170,7 +170,7 @@ class _Rows:
             self._inputs.append(input_row(entry, self._codebooks))
             self._keys.append(entry_key(entry))
 
-    def add_sound(self, sound: Sound) -> None:
+    def add_sound(self, sound: AudioPart) -> None:
         digest = sound.features.digest
         self._sounds.append((len(self._inputs), sound.features))
         for place in range(sound.num_positions):

@@ -1,4 +1,4 @@
-"""What is reported of GPUs, on machines with and without one."""
+"""The report on GPUs, on machines with and without one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Recorded encoders say what plain ones say. Without a GPU a recording is run again each time, over
-the same staged buffers."""
+"""Recorded encoders give what plain ones give.
+
+Without a GPU a recording is run again each time, over the same staged buffers.
+"""
 
 from __future__ import annotations
 

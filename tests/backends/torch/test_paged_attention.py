@@ -20,7 +20,7 @@ Rows = list[tuple[tuple[int, int], list[int]]]  # span and pages of each row
 
 
 def slots_of(num_pages: int, page_size: int = PAGE) -> PlainSlots:
-    """Pages full of what must not be read: NaN, the padding slot excepted."""
+    """Pages whose content must not be read: NaN, except in the padding slot."""
     slots = PlainSlots((1, num_pages, 2, 8), page_size, CPU, torch.float32)
     for plane in slots.planes:
         plane[:, : slots.padding_slot] = torch.nan

@@ -1,4 +1,4 @@
-"""What is staged for recorded steps is what the rows and the logs say, however batches change."""
+"""Staged inputs of recorded steps equal the rows and logs, however batches change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of codec state: whether what is in them is known."""
+"""Rows of codec state: whether their content is defined."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from izwi.backends.torch.recorded.compiling import compiling_only, rehearse
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """What is launched, and whether it is only compiled."""
+    """Launches, and whether each is only compiled."""
     seen: list[tuple[str, bool]] = []
 
     def run(kernel: Any, *, grid: Any, warmup: bool) -> None:

@@ -1,4 +1,4 @@
-"""Recorded steps say what plain steps say. Without a GPU a recording is run again each time, over
+"""Recorded steps give what plain steps give. Without a GPU a recording is run again each time, over
 the same staged buffers and, in Triton's interpreter, by the same kernels. There it takes tens of
 seconds a test, so most are slow: `make bench-gpu` and `make nightly` run them."""
 
@@ -50,7 +50,7 @@ def run(
     kinds: tuple[type, ...] = (ToySpeech, ToyText),
     num_requests: int = 4,
 ) -> tuple[Engine, dict[str, Any]]:
-    """Logs and sound of some requests to models, of which three run at a time."""
+    """Logs and audio of some requests to models, of which three run at a time."""
     models = {"text" if kind is ToyText else "toy": kind(ops) for kind in kinds}
     engine = Engine(models, TorchBackend(ops), config)
     logs: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
 def test_all_that_a_request_may_ask_for_is_recorded(
     monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
 ) -> None:
-    """Log probabilities, long lists of candidates and many keys say what plain steps say."""
+    """Log probabilities, long lists of candidates and many keys equal those of plain steps."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for module in ("graphs", "decode_graphs"):
         monkeypatch.setattr(f"izwi.backends.torch.recorded.{module}.FEW_KEYS", 8)
@@ -170,7 +170,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
 
 @pytest.mark.slow
 def test_what_is_replayed_was_recorded_before() -> None:
-    """Whatever rows are drawn for; a model of sound tells no log probabilities."""
+    """Any rows; a speech model reports no log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ops = TritonOps(device, torch.float32)
     engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, TorchBackend(ops), CONFIG)
@@ -247,7 +247,7 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
 def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
     monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
-    """What a kernel was to write is whatever lies in memory: ids beyond every table."""
+    """Outputs that no kernel writes hold arbitrary memory: ids beyond every table."""
     wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
     monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.draw", wild)
     monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.take_last", lambda *_: None)

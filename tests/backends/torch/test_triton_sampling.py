@@ -1,4 +1,4 @@
-"""The kernels draw the very ids that the sampler on the host draws."""
+"""The kernels draw the same ids as the sampler on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded encoders of voices say what plain ones say, and clips of a bucket go together.
+"""Recorded voice encoders give what plain ones give; clips of a bucket share a batch.
 
 Without a GPU a recording is run again each time, over the same staged buffers."""
 
@@ -193,7 +193,7 @@ def test_batches_are_no_larger_than_asked_for(model: Qwen3TTS) -> None:
 
 
 def test_batches_of_long_clips_are_small(model: Qwen3TTS) -> None:
-    """At most 64 s of sound: a GPU that records keeps the memory that a batch takes."""
+    """At most 64 s of audio: with recorded steps a GPU keeps the memory that a batch takes."""
     for encoder in model.padded_encoders.values():
         assert [encoder.max_pieces(shape) for shape in encoder.shapes] == [8, 8, 8, 8, 4, 2]
 

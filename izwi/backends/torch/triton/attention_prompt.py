@@ -107,7 +107,7 @@ class PagedPrompt(PagedDecode):
             ValueError: A norm is pending.
         """
         if pending is not None:
-            raise ValueError("the kernels of prompts divide by no norm")
+            raise ValueError("the prompt kernels do not support a pending norm")
         self._keep(layer, k, v, spec, k_norm)
         cos, sin = self._rope if self._rope is not None else (None, None)
         options = overlap_option(q.device)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from izwi.errors import CompletionNotFound
-from izwi_api.services.kept_items import Item, KeptItems, Range
+from izwi_api.services.stored_items import Item, Range, StoredItems
 
 _KIND = "completion"
 _READ_AT_ONCE = 100
@@ -34,15 +34,15 @@ class Listed(NamedTuple):
     has_more: bool
 
 
-class KeptCompletions:
+class StoredCompletions:
     """Completions of the last hour. Each is visible only to its own caller.
 
     Args:
         items: Where to store them; None for the memory of this process.
     """
 
-    def __init__(self, items: KeptItems | None = None):
-        self._items = KeptItems() if items is None else items
+    def __init__(self, items: StoredItems | None = None):
+        self._items = StoredItems() if items is None else items
 
     async def keep(
         self, owner: str, completion: Fields, messages: Sequence[Mapping[str, Any]]

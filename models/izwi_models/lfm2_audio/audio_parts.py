@@ -9,7 +9,7 @@ from izwi.errors import InvalidAudio, TooLarge
 from izwi.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig, PreprocessorConfig
 from izwi_models.lfm2_audio.features import log_mel
-from izwi_models.lfm2_audio.prompt import Sound
+from izwi_models.lfm2_audio.prompt import AudioPart
 from izwi_models.lfm2_audio.segments import SEGMENT
 
 RATE_HZ = 16_000
@@ -17,7 +17,9 @@ RATE_HZ = 16_000
 MAX_SEGMENT_S = 120.0
 
 
-def heard(preprocessor: PreprocessorConfig, encoder: EncoderConfig, samples: Float32) -> Sound:
+def audio_part(
+    preprocessor: PreprocessorConfig, encoder: EncoderConfig, samples: Float32
+) -> AudioPart:
     """Check 16 kHz samples and compute the encoder's features.
 
     Raises:
@@ -34,4 +36,4 @@ def heard(preprocessor: PreprocessorConfig, encoder: EncoderConfig, samples: Flo
     if not np.isfinite(samples).all():
         raise InvalidAudio("audio has samples that are not numbers", param="file")
     mel = log_mel(preprocessor, samples, RATE_HZ)
-    return Sound(EncodeInput(SEGMENT, mel), encoder.num_tokens(mel.shape[1]))
+    return AudioPart(EncodeInput(SEGMENT, mel), encoder.num_tokens(mel.shape[1]))

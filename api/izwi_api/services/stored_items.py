@@ -82,7 +82,7 @@ class Range(NamedTuple):
     model: str | None = None
 
 
-class KeptItems:
+class StoredItems:
     """Items of the last hour. A full store evicts the oldest items of the owner that has most.
 
     So an owner with many items never evicts those of owners with fewer.

@@ -13,7 +13,7 @@ from izwi_api.schemas.speech_stream import SessionConfig
 Send = Callable[[dict[str, object] | bytes], Awaitable[None]]
 
 
-class SoundMessages:
+class AudioMessages:
     """One audio file on its way to the client.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""Numbered places shared by the processes of this machine: one for each live session.
+"""Numbered slots shared by the processes of this machine: one for each live session.
 
-A place is a byte of a file, locked by the operating system. The lock is released when its process
+A slot is a byte of a file, locked by the operating system. The lock is released when its process
 dies in any way, so no count is left behind. If the file cannot be used, this process counts alone.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 
-class Places:
-    """Places of one kind. Lives on one event loop, and never waits.
+class Slots:
+    """Slots of one kind. Lives on one event loop, and never waits.
 
     Args:
-        path: The file; its folder is created with the first place. None counts in this process
-            only. A process may have only one `Places` of a file: closing a second one would release
+        path: The file; its folder is created with the first slot. None counts in this process
+            only. A process may have only one `Slots` of a file: closing a second one would release
             the locks.
     """
 
@@ -28,37 +28,37 @@ class Places:
         self._file: int | None = None
 
     def take(self, limit: int) -> int | None:
-        """Take one of the first `limit` places; return None if all are taken."""
+        """Take one of the first `limit` slots; return None if all are taken."""
         if self._path is not None and self._file is None:
             self._open(self._path)
-        for place in range(limit):
-            if place not in self._taken and self._lock(place):
-                self._taken.add(place)
-                return place
+        for slot in range(limit):
+            if slot not in self._taken and self._lock(slot):
+                self._taken.add(slot)
+                return slot
         return None
 
-    def give_back(self, place: int) -> None:
-        """Release a place."""
-        self._taken.discard(place)
+    def release(self, slot: int) -> None:
+        """Release a slot."""
+        self._taken.discard(slot)
         if self._file is not None:
             import fcntl
 
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, slot)
 
     def close(self) -> None:
-        """Release all places."""
+        """Release all slots."""
         self._taken.clear()
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _lock(self, place: int) -> bool:
+    def _lock(self, slot: int) -> bool:
         if self._file is None:
             return True
         import fcntl
 
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -67,7 +67,7 @@ class DecodedAudio:
         """
         start, stop, step = part.indices(self._num_samples)
         if step != 1:
-            raise ValueError("a sound is read sample after sample")
+            raise ValueError("decoded audio is indexed by slices with a step of 1")
         samples = np.empty(max(0, stop - start), np.float32)
         with self._lock, self._report_failure():
             self._file.seek(start * _SAMPLE_BYTES)

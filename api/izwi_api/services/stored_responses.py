@@ -6,22 +6,22 @@ import msgspec
 
 from izwi.chat import ChatMessage
 from izwi.errors import InvalidRequest
-from izwi_api.services.kept_items import Item, KeptItems
+from izwi_api.services.stored_items import Item, StoredItems
 
 _KIND = "response"
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(tuple[ChatMessage, ...])
 
 
-class KeptResponses:
+class StoredResponses:
     """Responses of the last hour. Each is visible only to its own caller.
 
     Args:
         items: Where to store them; None for the memory of this process.
     """
 
-    def __init__(self, items: KeptItems | None = None):
-        self._items = KeptItems() if items is None else items
+    def __init__(self, items: StoredItems | None = None):
+        self._items = StoredItems() if items is None else items
 
     async def keep(self, owner: str, response_id: str, messages: tuple[ChatMessage, ...]) -> None:
         """Store a conversation that ends with a response.

@@ -11,20 +11,20 @@ import numpy as np
 
 from izwi.conversation import Answer
 from izwi.errors import InvalidRequest
-from izwi_api.services.kept_items import Item, KeptItems
+from izwi_api.services.stored_items import Item, StoredItems
 
 _KIND = "audio"
 
 
-class KeptAnswers:
+class StoredAnswers:
     """Answers of the last hour. Each is visible only to its own caller and model.
 
     Args:
         items: Where to store them; None for the memory of this process.
     """
 
-    def __init__(self, items: KeptItems | None = None):
-        self._items = KeptItems() if items is None else items
+    def __init__(self, items: StoredItems | None = None):
+        self._items = StoredItems() if items is None else items
 
     @staticmethod
     def new_id() -> str:

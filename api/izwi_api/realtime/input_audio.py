@@ -11,7 +11,7 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi.audio.resample import StreamResampler
 from izwi_api.realtime.errors import EventError
-from izwi_api.realtime.formats import HEARD_RATE, InputDecoder, WireFormat
+from izwi_api.realtime.formats import INPUT_RATE, InputDecoder, WireFormat
 from izwi_api.realtime.items import Content
 from izwi_api.realtime.settings import Transcription
 from izwi_api.realtime.vad import SpeechFrame, VoiceDetector
@@ -26,7 +26,7 @@ from izwi_api.services.live_transcribe import (
 logger = logging.getLogger(__name__)
 
 _MAX_BUFFER_MS = 15 * 60_000
-_SAMPLES_PER_MS = HEARD_RATE // 1000
+_SAMPLES_PER_MS = INPUT_RATE // 1000
 # Audio between two updates of the transcript.
 _CHUNK_S = 0.4
 
@@ -38,7 +38,7 @@ class _Samples:
     """
 
     def __init__(self) -> None:
-        self._room = np.zeros(HEARD_RATE, np.float32)
+        self._room = np.zeros(INPUT_RATE, np.float32)
         self._start = self._stop = 0
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class _Samples:
         """Add samples at the end."""
         if self._stop + len(samples) > len(self._room):
             kept = self._room[self._start : self._stop]
-            room = np.zeros(max(HEARD_RATE, 2 * (len(kept) + len(samples))), np.float32)
+            room = np.zeros(max(INPUT_RATE, 2 * (len(kept) + len(samples))), np.float32)
             room[: len(kept)] = kept
             self._room, self._start, self._stop = room, 0, len(kept)
         self._room[self._stop : self._stop + len(samples)] = samples
@@ -95,7 +95,7 @@ class InputBuffer:
         """Append audio and return its frames. Raises EventError if the buffer is full."""
         if self.wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
             raise EventError(
-                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of sound; "
+                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of audio; "
                 "commit or clear it",
                 "input_audio_buffer_full",
                 param="audio",
@@ -171,7 +171,7 @@ class InputBuffer:
         return min(len(self._samples), max(0, place))
 
 
-class Listener:
+class LiveTranscriber:
     """Transcribes one stretch of speech while it is spoken. Call `close` when done."""
 
     def __init__(
@@ -235,7 +235,7 @@ class Listener:
                     self._hear(self._joined(f"{stable}{unstable}"), self._joined(stable))
 
 
-def nothing_heard() -> asyncio.Future[str]:
+def empty_transcript() -> asyncio.Future[str]:
     """Return an empty transcript."""
     transcript: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     transcript.set_result("")

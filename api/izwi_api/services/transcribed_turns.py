@@ -15,12 +15,12 @@ from izwi.inputs import TranscriptionInput
 from izwi_api.schemas.cascade import CascadeBody, HeardMessage
 from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
 from izwi_api.services.context import Services
-from izwi_api.services.spoken_turns import decode_sound
+from izwi_api.services.spoken_turns import decode_input_audio
 from izwi_api.services.transcribe import open_transcription
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenTurns:
+class TranscribedTurns:
     """A conversation as text.
 
     Attributes:
@@ -33,7 +33,7 @@ class WrittenTurns:
 
 
 def kept_text(text: str) -> Answer:
-    """Return an answer's text in the form that `KeptAnswers` stores: one entry per byte."""
+    """Return an answer's text in the form that `StoredAnswers` stores: one entry per byte."""
     return tuple((byte,) for byte in text.encode())
 
 
@@ -45,9 +45,9 @@ def placeholders(body: CascadeBody) -> list[list[str] | None]:
     ]
 
 
-async def write_turns(
+async def transcribe_turns(
     services: Services, owner: str, model_name: str, body: CascadeBody
-) -> WrittenTurns:
+) -> TranscribedTurns:
     """Transcribe the audio of all messages concurrently, and look up earlier answers.
 
     Args:
@@ -84,7 +84,7 @@ async def write_turns(
             raise InvalidAudio("no words were recognized in input_audio", param="messages")
         said = [text for text in said if text] if is_heard else said
         texts.append([answer] if answer is not None else said or None)
-    return WrittenTurns(texts, writing.num_heard)
+    return TranscribedTurns(texts, writing.num_heard)
 
 
 class _Writing:
@@ -104,7 +104,7 @@ class _Writing:
 
     async def _write(self, audio: InputAudio) -> str:
         services = self._services
-        ask = TranscriptionInput(await decode_sound(services, self._transcriber, audio))
+        ask = TranscriptionInput(await decode_input_audio(services, self._transcriber, audio))
         transcription = await open_transcription(
             services.engine, services.registry, self._transcriber, ask
         )

@@ -16,9 +16,8 @@ from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
 from izwi_api.realtime.formats import WireFormat
-from izwi_api.realtime.hearing_models import LiveConversation, spoken_turns
+from izwi_api.realtime.input_audio import LiveTranscriber
 from izwi_api.realtime.items import Content, Item, chat_messages, parse_item
-from izwi_api.realtime.listening import Listener
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.response import ResponseSetting
 from izwi_api.realtime.settings import (
@@ -30,8 +29,9 @@ from izwi_api.realtime.settings import (
     wire_format,
 )
 from izwi_api.realtime.speaking_rate import SpeakingRates
+from izwi_api.realtime.speech_to_speech import LiveConversation, spoken_turns
+from izwi_api.services.cascade import Voice, open_spoken_answer
 from izwi_api.services.context import Services
-from izwi_api.services.converse import Voice, open_spoken_answer
 from izwi_api.services.live_transcribe import default_streaming_model
 from izwi_api.services.speech_to_speech import open_conversation
 from izwi_api.services.speech_writer import default_writable_model
@@ -39,7 +39,7 @@ from izwi_api.voices.names import resolve_voice
 
 _SEED_BITS = 63
 # OpenAI's transcription models: clients send these names by default, so any model may serve them.
-_THEIR_TRANSCRIBERS = ("whisper-", "gpt-")
+_OPENAI_TRANSCRIBERS = ("whisper-", "gpt-")
 
 
 class ResponseMaker:
@@ -79,7 +79,7 @@ class ResponseMaker:
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
         """Start an answer to items. Raises IzwiError."""
-        if hears_itself(self._services, settings.model):
+        if takes_audio(self._services, settings.model):
             return await self._open_conversation(settings, setting, items)
         return await self._open_cascade(settings, setting, items)
 
@@ -129,16 +129,16 @@ class ResponseMaker:
         setting = transcription_of(self._services, settings)
         if setting is None:
             raise ModelNotFound("no model that transcribes is served", param="item.content")
-        listener = Listener(self._services, setting, lambda *_: None)
+        listener = LiveTranscriber(self._services, setting, lambda *_: None)
         try:
-            listener.feed(part.heard())
+            listener.feed(part.read_samples())
             part.text = await listener.finish()
         finally:
             listener.close()
         part.is_transcribed = True
 
 
-def hears_itself(services: Services, model_name: str) -> bool:
+def takes_audio(services: Services, model_name: str) -> bool:
     """Return whether the model is speech-to-speech. Raises ModelNotFound."""
     return Capability.CONVERSE in services.registry.model(model_name).capabilities
 
@@ -163,7 +163,7 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
     """Return how to transcribe the user's audio; None if no served model transcribes."""
     chosen = settings.audio.input.transcription or Transcription()
     name, registry = chosen.model, services.registry
-    if name is None or name.startswith(_THEIR_TRANSCRIBERS):
+    if name is None or name.startswith(_OPENAI_TRANSCRIBERS):
         try:
             name = default_streaming_model(registry)
         except ModelNotFound:
@@ -180,7 +180,7 @@ async def check_settings(services: Services, settings: Settings) -> None:
         raise ModelNotFound("no model that transcribes is served", param="session.audio.input")
     if not isinstance(settings, RealtimeSettings):
         return
-    if hears_itself(services, settings.model):
+    if takes_audio(services, settings.model):
         if settings.tools:
             message = f"{settings.model!r} is a speech-to-speech model and cannot call functions"
             raise InvalidRequest(message, param="session.tools")
@@ -221,7 +221,7 @@ def _check_tool_choice(settings: RealtimeSettings) -> None:
         message = f"tool_choice names a function that is not in tools: {choice.name!r}"
         raise InvalidRequest(message, param="response.tool_choice")
     if choice == "required" and not names:
-        message = "tool_choice asks for a call, but there are no tools"
+        message = "tool_choice requires a call, but there are no tools"
         raise InvalidRequest(message, param="response.tool_choice")
 
 

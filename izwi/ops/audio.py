@@ -10,7 +10,7 @@ from izwi.ops.arithmetic import ArithmeticOps
 from izwi.ops.core import Array, AttentionContext, Conv, Snake
 
 
-class SoundOps(ArithmeticOps, Protocol):
+class AudioOps(ArithmeticOps, Protocol):
     """Convolutions of streams and images, and spectra, over (batch, channels, time)."""
 
     def snake(self, x: Array, alpha: Array, beta: Array) -> Array:

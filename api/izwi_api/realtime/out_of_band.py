@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from izwi.errors import IzwiError
 from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.items import Item
-from izwi_api.realtime.making import ResponseMaker
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
+from izwi_api.realtime.response_maker import ResponseMaker
 from izwi_api.realtime.settings import RealtimeSettings
 
 logger = logging.getLogger(__name__)
 
 # Concurrent out-of-band responses per session.
-MAX_BESIDE = 4
+MAX_OUT_OF_BAND = 4
 
 
-class ResponsesBeside:
+class OutOfBandResponses:
     """The out-of-band responses of one session. Speech does not pause them.
 
     Args:
@@ -40,9 +40,9 @@ class ResponsesBeside:
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> None:
         """Start a response. Raises EventError if too many are in progress."""
-        if len(self._responses) >= MAX_BESIDE:
+        if len(self._responses) >= MAX_OUT_OF_BAND:
             raise EventError(
-                f"{MAX_BESIDE} responses outside of the conversation are in progress",
+                f"{MAX_OUT_OF_BAND} responses outside of the conversation are in progress",
                 "too_many_responses",
             )
         hooks = Hooks(

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from izwi.chat import Role
-from izwi.conversation import Answer, Heard, Said, SpokenTurn
+from izwi.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
 from izwi.engine_client import EngineClient
 from izwi_api.realtime.items import Content, Item
+from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta
-from izwi_api.services.converse import SoundPiece
 from izwi_api.services.speech_to_speech import ConversationAnswer
 
 # Shorter audio contains no word, and encoders need a minimum length.
@@ -23,7 +23,7 @@ _LEAST_SAMPLES = 1600
 
 
 class LiveConversation:
-    """Adapts `izwi_api.services.converse.SpokenAnswer` to `LiveAnswer`."""
+    """Adapts `izwi_api.services.cascade.SpokenAnswer` to `LiveAnswer`."""
 
     def __init__(self, engine: EngineClient, answer: ConversationAnswer, frame_ms: float):
         self.answer, self.frame_ms = answer, frame_ms
@@ -44,11 +44,11 @@ class LiveConversation:
         """Return the log entries generated so far: text tokens and frames."""
         return self.answer.entries
 
-    async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they are generated. Closing the iterator stops the generation."""
         async with aclosing(self.answer.pieces()) as pieces:
             async for piece in pieces:
-                if isinstance(piece, SoundPiece):
+                if isinstance(piece, AudioPiece):
                     yield piece
                 else:
                     yield AnswerDelta(content=piece.content)
@@ -78,14 +78,14 @@ def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
     return tuple(turns)
 
 
-def _part(part: Content) -> str | Heard | Said | None:
+def _part(part: Content) -> str | AudioContent | AnswerContent | None:
     if part.kind == "input_audio" and part.audio is not None:
-        samples = part.heard()
+        samples = part.read_samples()
         if len(samples) >= _LEAST_SAMPLES:
-            return Heard(samples)
+            return AudioContent(samples)
     if part.entries:
         played = played_entries(part)
-        return Said(played) if played else None
+        return AnswerContent(played) if played else None
     return part.played_text or None
 
 

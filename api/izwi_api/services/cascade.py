@@ -37,7 +37,7 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoundPiece:
+class AudioPiece:
     """Audio of an answer: (n,) float32 at the answer's `sample_rate`."""
 
     pcm: Float32
@@ -55,9 +55,9 @@ class SpokenAnswer:
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
         self._engine, self._writer = engine, writer
-        self._pieces: deque[AnswerDelta | SoundPiece] = deque()
+        self._pieces: deque[AnswerDelta | AudioPiece] = deque()
         self._num_sounds = 0  # among them
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._is_silent = False  # nothing in the text can be spoken
 
     @property
@@ -65,7 +65,7 @@ class SpokenAnswer:
         """Frames of audio so far."""
         return 0 if self._writer is None else self._writer.num_frames
 
-    async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they come; leaving early aborts both requests.
 
         Raises:
@@ -75,12 +75,12 @@ class SpokenAnswer:
         if self._writer is not None:
             tasks.append(asyncio.create_task(self._speak(self._writer)))
         for task in tasks:
-            task.add_done_callback(lambda _: self._news.set())
+            task.add_done_callback(lambda _: self._changed.set())
         try:
             while True:
                 while self._pieces:
                     piece = self._pieces.popleft()
-                    if isinstance(piece, SoundPiece):
+                    if isinstance(piece, AudioPiece):
                         self._num_sounds -= 1
                         self._room.set()
                     yield piece
@@ -91,8 +91,8 @@ class SpokenAnswer:
                     continue
                 if all(task.done() for task in tasks):
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
         finally:
             self.abort()
             for task in tasks:
@@ -152,7 +152,7 @@ class SpokenAnswer:
                         self._room.clear()
                         await self._room.wait()
                     self._num_sounds += 1
-                    self._put(SoundPiece(chunk.pcm))
+                    self._put(AudioPiece(chunk.pcm))
         except (EngineStopped, InvalidRequest):
             if not self._is_silent:
                 # `_write` ends the speech itself if there is nothing to speak, and reports that
@@ -160,9 +160,9 @@ class SpokenAnswer:
             if not self._is_silent:
                 raise
 
-    def _put(self, piece: AnswerDelta | SoundPiece) -> None:
+    def _put(self, piece: AnswerDelta | AudioPiece) -> None:
         self._pieces.append(piece)
-        self._news.set()
+        self._changed.set()
 
 
 async def open_spoken_answer(

@@ -25,7 +25,7 @@ ENDINGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class SoundFile:
+class AudioFile:
     """One audio input to transcribe.
 
     Attributes:
@@ -57,7 +57,7 @@ class SoundFile:
             content: Its bytes, if they were read already; stdin can be read only once.
         """
         try:
-            check_sound(self.read() if content is None else content)
+            check_audio(self.read() if content is None else content)
         except InvalidAudio as error:
             if self.shown in str(error):
                 raise
@@ -73,7 +73,7 @@ class SoundFile:
             ) from error
 
 
-def check_sound(content: bytes) -> None:
+def check_audio(content: bytes) -> None:
     """Raise InvalidAudio if a file's bytes are no audio; only the beginning is decoded."""
     from izwi.audio.decode import DecodeLimits, decode_blocks
 
@@ -96,7 +96,7 @@ def decode_clip(path: Path, rate: int) -> Float32:
         raise InvalidAudio(f"{path}: {error}", param=error.param) from error
 
 
-def find_sounds(names: Sequence[str]) -> list[SoundFile]:
+def find_audio_files(names: Sequence[str]) -> list[AudioFile]:
     """Return the audio inputs of the arguments, in order; those of a folder are sorted by path.
 
     A name without a file is kept, so that it is reported as unreadable.
@@ -104,23 +104,23 @@ def find_sounds(names: Sequence[str]) -> list[SoundFile]:
     Raises:
         InvalidRequest: A folder or a pattern has no audio, or stdin is given twice.
     """
-    found: list[SoundFile] = []
+    found: list[AudioFile] = []
     for name in names:
         path = Path(name)
         if name == "-":
-            found.append(SoundFile(None, Path("stdin")))
+            found.append(AudioFile(None, Path("stdin")))
         elif path.is_dir():
             found += _in_folder(path)
         elif glob.has_magic(name) and not path.exists():
             found += _matching(name)
         else:
-            found.append(SoundFile(path, Path(path.name)))
+            found.append(AudioFile(path, Path(path.name)))
     if sum(sound.path is None for sound in found) > 1:
         raise InvalidRequest("stdin can be read only once", param="files")
     return found
 
 
-def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) -> list[Path]:
+def text_paths(sounds: Sequence[AudioFile], folder: Path | None, ending: str) -> list[Path]:
     """Return the output path of each input: in a folder, or beside the input.
 
     The suffix replaces the input's own, unless two inputs would then share an output.
@@ -148,24 +148,24 @@ def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) ->
     return texts
 
 
-def _in_folder(folder: Path) -> list[SoundFile]:
+def _in_folder(folder: Path) -> list[AudioFile]:
     paths: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(parent, name) for name in names if _is_sound(name)]
+        paths += [Path(parent, name) for name in names if _is_audio(name)]
     if not paths:
         raise InvalidRequest(f"the folder {folder} has no audio file", param="files")
-    return [SoundFile(path, path.relative_to(folder)) for path in sorted(paths)]
+    return [AudioFile(path, path.relative_to(folder)) for path in sorted(paths)]
 
 
-def _matching(pattern: str) -> list[SoundFile]:
+def _matching(pattern: str) -> list[AudioFile]:
     """Expand a pattern that no shell has expanded."""
     paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
-    sounds = [SoundFile(path, Path(path.name)) for path in paths if path.is_file()]
+    sounds = [AudioFile(path, Path(path.name)) for path in paths if path.is_file()]
     if not sounds:
         raise InvalidRequest(f"no file matches {pattern}", param="files")
     return sounds
 
 
-def _is_sound(name: str) -> bool:
+def _is_audio(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in ENDINGS
