@@ -2,5 +2,5 @@
 
 import os
 
-# as `izwi` itself does, see izwi_api/cli/main.py
+# as `izwi` itself does, see izwi_api/cli/run.py
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -29,6 +29,9 @@ class ChatTemplate:
     """One template. Its process starts with the first conversation and keeps running.
 
     Only one thread renders at a time.
+
+    Attributes:
+        source: The template's text.
     """
 
     def __init__(
@@ -48,13 +51,14 @@ class ChatTemplate:
             memory_bytes: Memory that its process may take in addition to that at its start.
 
         Raises:
-            ValueError: It is not valid Jinja.
+            ValueError: It is not valid Jinja, or not Unicode.
         """
         try:
+            source.encode()  # half a surrogate pair cannot be sent to the process
             environment().parse(source)
         except Exception as error:
             raise ValueError(f"not a valid Jinja template: {error}") from error
-        self._source, self._memory_bytes = source, memory_bytes
+        self.source, self._memory_bytes = source, memory_bytes
         self._cpu_limit_s, self._time_limit_s = cpu_limit_s, time_limit_s
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
@@ -69,10 +73,11 @@ class ChatTemplate:
         Raises:
             InvalidRequest: The template rejects the conversation, fails, or exceeds its limit of
                 time or memory.
+            RecursionError: The variables are nested too deeply.
         """
         job = msgspec.json.encode(Job(dict(variables), max_chars, self._cpu_limit_s))
         with self._lock:
-            worker = self._worker or _Worker(self._source, self._memory_bytes)
+            worker = self._worker or _Worker(self.source, self._memory_bytes)
             self._worker = None  # until it has answered as it should
             try:
                 answer = worker.ask(job, max_chars, self._time_limit_s)
@@ -133,7 +138,7 @@ class _Worker:
             return msgspec.json.decode(self._read(size, until_s), type=Refusal)
         if kind != OUTPUT or size > _MAX_CHAR_BYTES * max_chars:
             raise EOFError
-        return self._read(size, until_s).decode(errors="surrogatepass")
+        return self._read(size, until_s).decode()
 
     def _read(self, num_bytes: int, until_s: float) -> bytearray:
         left_s = until_s - time.monotonic()

@@ -40,6 +40,12 @@ from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_ex
 
 TEMPLATE, JOB, OUTPUT, REFUSED = b"T", b"J", b"O", b"X"
 _MAX_MESSAGE_CHARS = 300
+# Jinja and Python import modules when these are first used: date and JSON, names and characters
+# beyond ASCII, tags, filler text. The error at the end imports what reports errors.
+_LOADS = (
+    "{{ strftime_now('%Y') | tojson }}{% set é = '\\N{DIGIT ONE}' %}{{ é | striptags }}"
+    "{{ lipsum(1) | wordwrap | pprint }}{{ none.x.y }}"
+)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -158,8 +164,8 @@ def main(memory_bytes: int) -> None:
     """Execute the template for jobs until the socket closes."""
     stream = socket.socket(fileno=0)
     made = environment()
-    with contextlib.suppress(TemplateError):  # loads what is loaded once
-        made.from_string("{{ strftime_now('%Y') | tojson }}{{ none.x.y }}").render()
+    with contextlib.suppress(TemplateError):  # loads what is loaded once, while files can be opened
+        made.from_string(_LOADS).render()
     limit_process(memory_bytes)
     stream.sendall(HEAD.pack(READY, 0))
     with contextlib.suppress(EOFError, ConnectionError):
@@ -174,7 +180,7 @@ def main(memory_bytes: int) -> None:
             try:
                 # compiling evaluates constants, so it is limited, too
                 template = template or made.from_string(source)
-                content = _rendered(template, job).encode(errors="surrogatepass")
+                content = _rendered(template, job).encode()
             except (Exception, RecursionError) as error:
                 kind, content = REFUSED, msgspec.json.encode(_refusal(error))
             stream.sendall(HEAD.pack(kind, len(content)) + content)
@@ -199,12 +205,14 @@ def _refusal(error: BaseException) -> Refusal:
     if isinstance(error, TemplateSyntaxError):
         place = f"line {error.lineno}: {_short(error)}"
         return Refusal(f"the model's chat template is not valid: {place}")
+    if isinstance(error, OSError | ImportError):
+        error = PermissionError("what it uses of Python is not loaded, and it may not open files")
     failed = f"{type(error).__name__}: {_short(error)}"
     return Refusal(f"the model's chat template failed on this conversation: {failed}")
 
 
 def _short(error: BaseException) -> str:
-    text = str(error)
+    text = str(error).encode(errors="backslashreplace").decode()
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + "..."
 
 

@@ -16,6 +16,7 @@ import av
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.audio.file import read_audio_file
 from izwi.audio.pcm import mix_down, to_float
 from izwi.audio.resample import Resampler, Resampling, open_resampler
 from izwi.errors import InvalidAudio, TooLarge
@@ -92,7 +93,7 @@ def decode_audio(
         InvalidAudio: Not audio, an impossible header, cut off, or without a single sample.
         TooLarge: Over a limit.
     """
-    content = source if isinstance(source, bytes) else _read(source)
+    content = source if isinstance(source, bytes) else read_audio_file(source)
     blocks = decode_blocks(content, rate, limits or DecodeLimits(), resampling)
     return np.concatenate(list(blocks))
 
@@ -139,13 +140,6 @@ def decode_blocks(
         ) from error
     if is_silent:
         raise InvalidAudio("the audio is empty: its length is zero", param="file")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidAudio(f"cannot read {path}: {error.strerror}", param="file") from error
 
 
 def _opened(content: bytes) -> Any:

@@ -131,7 +131,7 @@ def served(folder, *options, verify=None, **environ):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log, url = folder / "server.log", f"http{'s' * (verify is not None)}://127.0.0.1:{port}"
-    start = "from izwi_api.cli.main import main; main()"
+    start = "from izwi_api.cli.run import main; main()"
     command = [sys.executable, "-c", start, "serve", "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "36", "--host-mib", "0"]
     command += options

@@ -91,7 +91,7 @@ def test_what_cannot_be_used_is_named(tmp_path, files):
 
 
 def test_serve_says_in_one_line_what_is_wrong(tmp_path):
-    start = "from izwi_api.cli.main import main; main()"
+    start = "from izwi_api.cli.run import main; main()"
     command = [sys.executable, "-c", start, "serve", "--tls-cert", str(tmp_path / "none.pem")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

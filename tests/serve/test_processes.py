@@ -313,7 +313,7 @@ def is_running(pid):
     ],
 )
 def test_what_cannot_begin_says_why_and_ends(server, tmp_path, options, code, said):
-    command = [sys.executable, "-c", "from izwi_api.cli.main import main; main()", "serve"]
+    command = [sys.executable, "-c", "from izwi_api.cli.run import main; main()", "serve"]
     command += ["--port", "0", "--kv-mib", "36"]
     command += [str(server.port) if option == "PORT" else option for option in options]
     environ = os.environ | {"IZWI_HOME": str(tmp_path)}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from izwi.arrays import Float32
 from izwi.audio.encode import PCM_RATE
+from izwi.audio.file import read_audio_file
 from izwi.errors import InvalidAudio, InvalidRequest
 
 # Suffixes that are taken from a folder. A file that is named is tried with any suffix.
@@ -64,13 +65,13 @@ class AudioFile:
             raise InvalidAudio(f"{self.shown}: {error}", param=error.param) from error
 
     def read(self) -> bytes:
-        """Return the file's bytes. Raises InvalidAudio if it cannot be read."""
+        """Return the file's bytes. Raises InvalidAudio if it cannot be read, or is a device."""
+        if self.path is not None:
+            return read_audio_file(self.path)
         try:
-            return sys.stdin.buffer.read() if self.path is None else self.path.read_bytes()
+            return sys.stdin.buffer.read()
         except OSError as error:
-            raise InvalidAudio(
-                f"cannot read {self.shown}: {error.strerror}", param="file"
-            ) from error
+            raise InvalidAudio(f"cannot read stdin: {error.strerror}", param="file") from error
 
 
 def check_audio(content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -24,6 +23,9 @@ from izwi_api.cli import (
     warm,
 )
 from izwi_api.cli.options import Command, CommandGroup
+from izwi_api.cli.run import main
+
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="izwi",
@@ -72,12 +74,3 @@ for verb in (
 app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
-
-
-def main() -> None:
-    """Run the command line."""
-    # Threads of a matrix product that spin while they wait take the core from the thread they wait
-    # for: on two cores beside a busy event loop a step takes ten times as long. torch reads this
-    # when it loads.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    app()

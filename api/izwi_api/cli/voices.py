@@ -108,6 +108,7 @@ def export_voice(
 ) -> None:
     """Write a voice to one file: its clip, the clip's text and the consent."""
     from izwi.errors import InvalidRequest
+    from izwi_api.cli.sound_out import whole_file
     from izwi_api.cli.target import check_file, check_stdout
     from izwi_api.voices.archive import pack_voice
 
@@ -126,7 +127,8 @@ def export_voice(
             raise InvalidRequest(
                 f"{path} exists already; name another file with --out", param="out"
             )
-        path.write_bytes(content)
+        with whole_file(path) as file:
+            file.write(content)
         messages().print(f"{path}: voice {archive.name}", markup=False)
 
 

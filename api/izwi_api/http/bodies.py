@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from izwi.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMediaType
-from izwi_api.schemas.json_text import check_unicode, refuse_constant
+from izwi_api.schemas.json_text import check_depth, check_unicode, refuse_constant
 
 # Room for the other fields of a form and its boundaries, in addition to the file.
 _FORM_OVERHEAD_BYTES = 256 * 1024
@@ -23,6 +23,8 @@ _TURN_BYTES = 1 << 16
 _OTHER_JSON = re.compile(r"application/[a-z0-9!#$&^_.+-]+\+json")
 # An escape of half a surrogate pair; most are followed by the other half.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Deep enough for any schema, and far from the interpreter's limit of recursion.
+_MAX_DEPTH = 256
 # A field for each likely word of a transcription, and some more.
 _MAX_FIELDS = 512
 
@@ -94,7 +96,8 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
             +json.
         TooLarge: The body exceeds the limit.
         RequestTimeout: The body did not arrive in time.
-        InvalidRequest: The body is not a JSON object, or has text that is not Unicode.
+        InvalidRequest: The body is not a JSON object, is nested too deeply, or has text that is not
+            Unicode.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not _OTHER_JSON.fullmatch(kind):
@@ -110,6 +113,8 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
         raise InvalidRequest("the body is not valid JSON") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
+    if content.count(b"{") + content.count(b"[") > _MAX_DEPTH:
+        check_depth(value, _MAX_DEPTH)
     if _SURROGATE.search(content):
         check_unicode(value)
     return {key: item for key, item in value.items() if item is not None}

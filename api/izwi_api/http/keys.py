@@ -126,7 +126,7 @@ def add_key(path: Path, name: str, limits: KeyLimits, now: datetime | None = Non
         if before:
             table = ("\n" if before.endswith("\n") else "\n\n") + table
         parse_keys(before + table, str(path))
-        file.write(table)
+        _append(file.fileno(), table.encode(), path)
     return key
 
 
@@ -164,6 +164,17 @@ def remove_key(path: Path, name: str) -> None:
             except BaseException:
                 Path(scratch.name).unlink(missing_ok=True)
                 raise
+
+
+def _append(descriptor: int, content: bytes, path: Path) -> None:
+    """Write all of `content`, or nothing: with a part of a table the file could not be read."""
+    size = os.fstat(descriptor).st_size
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        os.ftruncate(descriptor, size)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -13,6 +13,25 @@ def refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+def check_depth(values: Mapping[str, object], most: int) -> None:
+    """Check that arrays and objects are nested at most `most` deep, the outermost one included.
+
+    Raises:
+        InvalidRequest: They are nested more deeply.
+    """
+    level: list[object] = [values]
+    for _ in range(most + 1):
+        containers = [value for value in level if isinstance(value, dict | list)]
+        if not containers:
+            return
+        level = [
+            item
+            for value in containers
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    raise InvalidRequest(f"the body is nested too deeply: at most {most} levels are allowed")
+
+
 def check_unicode(values: Mapping[str, object]) -> None:
     """Check that all text can be encoded: an escape may name half a surrogate pair.
 

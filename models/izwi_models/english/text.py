@@ -184,6 +184,8 @@ _OPENERS = (
     | {"CHF", "INR", "CAD", "AUD"}
     | {"World", "world", "War", "war", "Phase", "phase", "Level", "level"}
 )
+# A number in a list, "1, 2, 3,". After two others it is read alone: dates have no third.
+_LISTED = re.compile(r"\d{1,15},")
 # A longer run of these words is processed in parts.
 _LONGEST_OPEN = 400
 
@@ -227,7 +229,7 @@ def settled(text: str) -> int:
     end = len(text)
     if link >= 0 and _OPEN_LINK.match(text, link):
         end = link
-    stop = end
+    stop, after = end, ""
     while stop > end - _LONGEST_OPEN:
         while stop and not text[stop - 1].isspace():
             stop -= 1
@@ -239,8 +241,15 @@ def settled(text: str) -> int:
         word = re.split(r"\s", before)[-1]
         if not word or not _is_open(word):
             return stop
-        stop = len(before) - len(word)
+        if _LISTED.fullmatch(after) and _ends_in_list(before):
+            return stop
+        stop, after = len(before) - len(word), word
     return stop
+
+
+def _ends_in_list(text: str) -> bool:
+    words = text.rsplit(maxsplit=2)[-2:]
+    return len(words) == 2 and all(map(_LISTED.fullmatch, words))
 
 
 def _is_open(word: str) -> bool:

@@ -135,6 +135,10 @@ class Qwen3Chat(TokenModel):
             chat = self._template.encode(ask, thinks=thinks, max_chars=max_chars)
         else:
             chat = EncodedChat(self._plain_ids(ask), False)
+        if not chat.ids:
+            raise InvalidRequest(
+                "the model's chat template makes no text of this conversation", param="messages"
+            )
         room = self.max_positions - len(chat.ids)
         if room < 1:
             raise self._too_long(f"{len(chat.ids)} tokens")

@@ -28,7 +28,7 @@ CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 _OPENS_THOUGHT = re.compile(r"assistant(\\n|\n)<think>")
 # While the template is executed, one of these splits control tokens in the caller's text. The
-# one that is used does not occur in that text.
+# one that is used occurs neither in that text nor in the template.
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
@@ -126,7 +126,7 @@ class ChatTemplate:
                 conversation or exceeded a limit.
         """
         text, filler = self._rendered(ask, thinks, max_chars)
-        return text.replace(filler, "")
+        return text.replace(filler, "") if filler else text
 
     def encode(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> EncodedChat:
         """Return the ids of a conversation and of the beginning of its answer; see `render`."""
@@ -139,7 +139,8 @@ class ChatTemplate:
 
         Args:
             text: The text.
-            filler: Character that splits control tokens that are only text; removed.
+            filler: Character that splits control tokens that are only text; removed. Empty if there
+                are none.
         """
         ids: list[int] = []
         for part in self._added.split(text):
@@ -156,8 +157,18 @@ class ChatTemplate:
         return next((index for index in reversed(ids) if index in borders), end) == begin != end
 
     def _rendered(self, ask: ChatInput, thinks: bool, max_chars: int) -> tuple[str, str]:
-        """Return the text, and the character that splits control tokens that are only text."""
-        variables = self._variables(ask)
+        """Return the text, and the character that splits control tokens that are only text.
+
+        It is empty if there are none.
+        """
+        try:
+            return self._run(self._variables(ask), thinks, max_chars)
+        except RecursionError as error:
+            raise InvalidRequest(
+                "a tool or a function call is nested too deeply", param="messages"
+            ) from error
+
+    def _run(self, variables: dict[str, Any], thinks: bool, max_chars: int) -> tuple[str, str]:
         template = self._with_tools if variables["tools"] else self._template
         if template is None:
             raise InvalidRequest(
@@ -168,10 +179,9 @@ class ChatTemplate:
         if self.thinking is Thinking.ASKED:
             variables["enable_thinking"] = thinks
         spelled = json.dumps(variables, ensure_ascii=False)
-        filler = next((mark for mark in _NONCHARACTERS if mark not in spelled), None)
-        if filler is None:
-            raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
+        filler = ""
         if self._control.search(spelled):  # JSON does not escape any part of a control token
+            filler = _unused_mark(spelled + template.source)
             variables = _filled(variables, self._control, filler)
         return template.render(variables | self._names, max_chars), filler
 
@@ -205,7 +215,9 @@ def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
         path = config_path
     with_tools: object = None
     if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if entry}
+        if not all(isinstance(entry, dict) and _is_named(entry) for entry in source):
+            raise CheckpointError(f"{path}: chat_template must be text, or a list of named texts")
+        named = {entry["name"]: entry.get("template") for entry in source}
         source, with_tools = named.get("default"), named.get("tool_use")
     more = folder / "additional_chat_templates" / "tool_use.jinja"
     if more.is_file():
@@ -218,6 +230,10 @@ def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
         raise CheckpointError(f"{path}: the chat_template is {error}") from error
 
 
+def _is_named(entry: dict[str, object]) -> bool:
+    return isinstance(entry.get("name"), str)
+
+
 def _token_names(config: Mapping[str, Any]) -> dict[str, str]:
     """Return tokens by the names that templates use: bos_token, eos_token, pad_token, ..."""
     named = {key: value for key, value in config.items() if key.endswith("_token")}
@@ -226,6 +242,15 @@ def _token_names(config: Mapping[str, Any]) -> dict[str, str]:
         for key, value in named.items()
     }
     return {key: content for key, content in contents.items() if isinstance(content, str)}
+
+
+def _unused_mark(text: str) -> str:
+    """Return a noncharacter that occurs in a text neither as itself nor as an escape."""
+    known = text.lower()
+    for mark in _NONCHARACTERS:
+        if mark not in known and f"{ord(mark):04x}" not in known:
+            return mark
+    raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
 
 
 def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
@@ -239,8 +264,8 @@ def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
 def _message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as templates expect it; arguments are parsed if they are a JSON object."""
     values: dict[str, Any] = {"role": str(message.role), "content": message.content}
-    if message.reasoning is not None:
-        values |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
+    if message.reasoning is not None:  # under both names, and in transformers' order
+        values = {"thinking": message.reasoning, **values, "reasoning_content": message.reasoning}
     if message.tool_calls:
         values["tool_calls"] = [
             {
