@@ -161,6 +161,14 @@ def test_refusals(world, more, param):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize("item", [{"role": "owner", "content": "x"}, {"content": "x"}])
+def test_an_item_that_lacks_a_role_is_refused_by_the_name_of_the_field(world, item) -> None:
+    answer = httpx.post(f"{world.url}/responses", json={"model": "chat", "input": [item]})
+    message = answer.json()["error"]["message"]
+    assert "missing or has an unknown value" in message
+    assert ("'role'" in message) or ("'owner'" in message)
+
+
 def test_a_response_with_store_false_is_not_stored(sdk):
     first = sdk.create(model="chat", input="x", store=False)
     with pytest.raises(openai.BadRequestError):

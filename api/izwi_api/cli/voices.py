@@ -108,7 +108,7 @@ def export_voice(
 ) -> None:
     """Write a voice to one file: its clip, the clip's text and the consent."""
     from izwi.errors import InvalidRequest
-    from izwi_api.cli.sound_out import whole_file
+    from izwi_api.cli.audio_out import whole_file
     from izwi_api.cli.target import check_file, check_stdout
     from izwi_api.voices.archive import pack_voice
 

@@ -199,11 +199,16 @@ def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, 
                     param="input",
                 )
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest(
-                f"input[{place}] is not a valid item of the type {str(kind)[:32]!r}: {error}",
-                param="input",
-            ) from error
+            of_type = f"input[{place}] is not a valid item of the type {str(kind)[:32]!r}"
+            raise InvalidRequest(f"{of_type}: {_reason(error)}", param="input") from error
     return tuple(messages)
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong: a KeyError's text is the key alone."""
+    return (
+        f"{error} is missing or has an unknown value" if isinstance(error, KeyError) else str(error)
+    )
 
 
 def _string(item: Mapping[str, Any], name: str) -> str:
