@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests start hundreds of processes. Without bytecode on disk each would compile izwi again, which takes up to a second.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: serve test nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
 
 serve: $(VENV)/.runtime

@@ -114,7 +114,10 @@ async def test_marks_are_not_said(engine, registry):
 
 
 # other requests take longer than a long pause does
-@pytest.mark.parametrize(("pause_s", "evicted"), [(0.2, False), (2.0, False), (0.2, True)])
+@pytest.mark.parametrize(
+    ("pause_s", "evicted"),
+    [(0.2, False), pytest.param(2.0, False, marks=pytest.mark.slow), (0.2, True)],
+)
 async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))
     spoken, sound, written, num_pauses = await answer(engine, registry), [], "", 0

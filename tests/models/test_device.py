@@ -60,7 +60,10 @@ class World:
         return np.concatenate([*self.pcm[str(i)], np.zeros(0, np.float32)])
 
 
-@pytest.mark.parametrize(("name", "host_bytes"), [*((name, 0) for name in KINDS), ("tts", 1 << 24)])
+@pytest.mark.parametrize(
+    ("name", "host_bytes"),
+    [*((name, 0) for name in KINDS), pytest.param("tts", 1 << 24, marks=pytest.mark.slow)],
+)
 def test_a_pause_is_in_neither_entries_nor_sound(
     tmp_path: Path, name: str, host_bytes: int
 ) -> None:

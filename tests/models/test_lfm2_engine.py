@@ -198,7 +198,9 @@ def same(found: Given, expected: Given) -> None:
     np.testing.assert_array_equal(found.sound, expected.sound)
 
 
-@pytest.mark.parametrize("paused_at", [1, 4, 9, 21])
+@pytest.mark.parametrize(
+    "paused_at", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 9)), 21]
+)
 def test_a_pause_changes_nothing(models, alone, paused_at):
     engine = Engine(models, BACKEND, CONFIG)
     requests = {request.request_id: request for request in requests_of(models)}

@@ -51,6 +51,15 @@ def asked(model: Any) -> list[Request]:
     return [*said, model.prepare_speech("speech", "s2s", ask)]
 
 
+CALM_AT_NIGHT = pytest.mark.parametrize(
+    "folder",
+    [LOUD, pytest.param(CALM, marks=pytest.mark.slow)],
+    indirect=True,
+    scope="module",
+    ids=["loud", "calm"],
+)
+
+
 def engine_of(folder: Path, config: EngineConfig) -> tuple[Engine, Any]:
     backend = TorchBackend(EagerOps())
     model: Any = FAMILY.load(folder, backend)
@@ -71,7 +80,7 @@ def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
         np.testing.assert_allclose(found[name].sound, given.sound, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_recorded_steps_say_what_plain_ones_say(
     folder: Path, plain: dict[str, Given], seed: int
 ) -> None:
@@ -88,6 +97,7 @@ def test_recorded_steps_say_what_plain_ones_say(
     same(found, plain)
 
 
+@CALM_AT_NIGHT
 def test_what_is_not_recorded_runs_beside_it(folder: Path) -> None:
     """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
@@ -105,6 +115,7 @@ def test_what_is_not_recorded_runs_beside_it(folder: Path) -> None:
     same(found[1], found[0])
 
 
+@CALM_AT_NIGHT
 def test_a_pause_and_an_eviction_are_not_in_an_answer(
     folder: Path, plain: dict[str, Given]
 ) -> None:
@@ -128,6 +139,7 @@ def test_a_pause_and_an_eviction_are_not_in_an_answer(
     same({"drawn": given}, {"drawn": plain["drawn"]})
 
 
+@CALM_AT_NIGHT
 def test_all_is_recorded_before(folder: Path) -> None:
     """Every graph that a step may ask for is among those of `warm_up`."""
     with drawn_by_torch():
@@ -149,6 +161,7 @@ def test_all_is_recorded_before(folder: Path) -> None:
     assert not [name for name in recorded if name.startswith("TrackedDecodeGraphs")]
 
 
+@CALM_AT_NIGHT
 def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
     """Memory that was not written is NaN, and so would be any draw from it."""
     with drawn_by_torch():

@@ -89,7 +89,7 @@ def decoded(model: LFM2Audio, frames: list[list[int]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("entries", [7, 8, 18, 19, 20, 60])
-@pytest.mark.parametrize("ramp", [(1, 2, 4, 8), (1,), (5,)])
+@pytest.mark.parametrize("ramp", [(1, 2, 4, 8), pytest.param((1,), marks=pytest.mark.slow), (5,)])
 def test_sound_is_the_one_shot_decode(
     model: LFM2Audio, entries: int, ramp: tuple[int, ...]
 ) -> None:
@@ -102,11 +102,13 @@ def test_sound_is_the_one_shot_decode(
     assert np.abs(sound[-480:]).max() > 1e-4
 
 
-def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
+@pytest.mark.parametrize("spacing", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio, spacing: int) -> None:
+    """Behind each chunk; in `make test` behind every fifth."""
     asked = request(model, 40)
     chunks = run(model, asked)
     whole = sound_of(chunks)
-    for cut in range(1, len(chunks) - 1):
+    for cut in range(1, len(chunks) - 1, spacing):
         before = chunks[:cut]
         sounds = [chunk.pcm for chunk in before if chunk.pcm is not None]
         log = Log(

@@ -100,7 +100,7 @@ def test_every_large_product_of_the_decoders_is_narrow(tmp_path: Path) -> None:
     assert names == talker | predictor | heads | {"talker.codec_head.weight"}
 
 
-@pytest.mark.parametrize("weights", ["int8", "fp8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", pytest.param("fp8", marks=pytest.mark.slow), "int4"])
 def test_what_is_said_is_heard(weights: str) -> None:
     backend = torch_backend("cpu", weights=weights)
     registry = Registry(backend)

@@ -142,10 +142,12 @@ def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str
             assert "clip" in form
 
 
+@pytest.mark.parametrize("most", [24, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORMS)
-def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str) -> None:
-    expected = GOLDEN[f"{name}_codes"]
-    assert len(expected) >= 64
+def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str, most: int) -> None:
+    """By itself; `test_tts_engine.py` compares all frames of all forms, through the engine."""
+    assert len(GOLDEN[f"{name}_codes"]) >= 64
+    expected = GOLDEN[f"{name}_codes"][:most]
     form = FORMS[name]
     found = run(models[form["kind"]], [request_of(models, form)], len(expected))[0]
     assert (found == expected).all()

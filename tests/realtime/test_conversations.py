@@ -101,7 +101,7 @@ async def undisturbed(client, said):
         return talk.sound()
 
 
-@pytest.mark.parametrize("cough_s", [0.12, 0.2])
+@pytest.mark.parametrize("cough_s", [pytest.param(0.12, marks=pytest.mark.slow), 0.2])
 async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, said, cough_s):
     expected = await undisturbed(client, said)
     async with talking(client) as talk:

@@ -82,7 +82,13 @@ async def pause_all(engine):
 
 @pytest.mark.parametrize(
     ("happens", "pause_s"),
-    [("nothing", 0.2), ("nothing", 2.0), ("nothing", 20.0), ("eviction", 2.0), ("death", 20.0)],
+    [
+        ("nothing", 0.2),
+        pytest.param("nothing", 2.0, marks=pytest.mark.slow),
+        pytest.param("nothing", 20.0, marks=pytest.mark.slow),
+        ("eviction", 2.0),
+        ("death", 20.0),
+    ],
 )
 def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause_s, happens):
     async def disturb(phone, engine):
@@ -108,7 +114,7 @@ def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause
     assert_resumed(conversation(world, disturb, 1.0), undisturbed)
 
 
-@pytest.mark.parametrize("sound", ["cough", "mm-hm", "right"])
+@pytest.mark.parametrize("sound", ["cough", "mm-hm", pytest.param("right", marks=pytest.mark.slow)])
 def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, sound):
     async def disturb(phone, engine):
         await phone.hear(recorded(sound))

@@ -49,7 +49,13 @@ def undisturbed(world):
 
 @pytest.mark.parametrize(
     ("dies_s", "gone_s"),
-    [(0.0, 0.4), (0.0, 9.0), (0.7, 9.0), (1.6, 0.5), (2.3, 9.0)],
+    [
+        (0.0, 0.4),
+        pytest.param(0.0, 9.0, marks=pytest.mark.slow),
+        (0.7, 9.0),
+        (1.6, 0.5),
+        pytest.param(2.3, 9.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_turn_is_answered_after_the_engine_dies_during_it(world, undisturbed, dies_s, gone_s):
     phone = conversation(world, dies_s, gone_s)

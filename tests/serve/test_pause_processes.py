@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import select
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,20 +19,21 @@ from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.engine_client import EngineClient, OutputStream
+from izwi.engine_client import OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry, find
 from izwi.request import Chunk, Reason, Request
 from izwi.weightless import WeightlessBackend
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.control import Control, EngineSpec, Ready
+from izwi_api.serve.control import ApiServerGone, Control, EngineSpec, Ready
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.serve.over_sockets import until
 
 TTS = "izwi-tiny-tts"
 # one request at a time: what runs while another is paused has got its place
+NUMBERS = itertools.count()  # of API servers
 CONFIG = EngineConfig(max_running=1, policy="priority", kv_bytes=1 << 24, host_bytes=0)
 
 
@@ -80,21 +82,53 @@ class OverProcesses(RemoteEngine):
 
 
 @asynccontextmanager
-async def client_of(kind: str, folder: Path) -> AsyncIterator[EngineClient]:
-    if kind == "one process":
-        backend = torch_backend("cpu", "float32")
-        registry = Registry(backend)
-        registry.load(TTS)
-        client: EngineClient = AsyncEngine(Engine(registry.models, backend, CONFIG))
-        client.start()
-        yield client
-        await client.stop()
-        return
+async def in_process() -> AsyncIterator[AsyncEngine]:
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    registry.load(TTS)
+    client = AsyncEngine(Engine(registry.models, backend, CONFIG))
+    client.start()
+    yield client
+    await client.stop()
+
+
+@asynccontextmanager
+async def over_processes(folder: Path) -> AsyncIterator[OverProcesses]:
     remote = OverProcesses(folder)
     await remote.follow()
     yield remote
     await remote.stop()
     remote.engine.kill()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory) -> Iterator[EngineProcess]:
+    """An engine process that several API servers use, one after the other."""
+    process = EngineProcess(tmp_path_factory.mktemp("engine"), 0)
+    process.wait_until_ready()
+    yield process
+    process.kill()
+
+
+@asynccontextmanager
+async def beside(engine: EngineProcess, folder: Path) -> AsyncIterator[RemoteEngine]:
+    name = f"api-server-{next(NUMBERS)}"
+    while select.select([engine.control.fileno()], [], [], 0)[0]:
+        engine.control.receive()  # its heartbeats, or it would wait until they are read
+    remote = RemoteEngine(name, folder, RequestCodec(), patience_s=600.0)
+    remote.connect(engine.address)
+    await until(lambda: remote.alive, 300.0)
+    yield remote
+    await remote.stop()
+    engine.control.send(ApiServerGone(name))
+
+
+@pytest.fixture(params=["one process", "two processes"])
+def opened(request, tmp_path):
+    """A client of an engine in this process, or in another."""
+    if request.param == "one process":
+        return in_process()
+    return beside(request.getfixturevalue("engine"), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +164,8 @@ def num_samples(chunks: Sequence[Chunk]) -> int:
     return sum(chunk.pcm.size for chunk in chunks if chunk.pcm is not None)
 
 
-KINDS = pytest.mark.parametrize("kind", ["one process", "two processes"])
-
-
-@KINDS
-async def test_a_paused_request_leaves_its_compute_to_others(kind, tmp_path, prepare):
-    async with client_of(kind, tmp_path) as client:
+async def test_a_paused_request_leaves_its_compute_to_others(opened, prepare):
+    async with opened as client:
         whole = await finished(client.submit(prepare("whole")))
         stream = client.submit(prepare("paused"))
         chunks = [await anext(stream)]
@@ -150,9 +180,8 @@ async def test_a_paused_request_leaves_its_compute_to_others(kind, tmp_path, pre
         assert num_samples(chunks) == num_samples(whole)
 
 
-@KINDS
-async def test_a_paused_request_is_aborted_and_others_do_not_notice(kind, tmp_path, prepare):
-    async with client_of(kind, tmp_path) as client:
+async def test_a_paused_request_is_aborted_and_others_do_not_notice(opened, prepare):
+    async with opened as client:
         stream = client.submit(prepare("paused"))
         await anext(stream)
         client.pause("paused")
@@ -168,9 +197,8 @@ async def test_a_paused_request_is_aborted_and_others_do_not_notice(kind, tmp_pa
         await finished(client.submit(prepare("paused", seed=3)))
 
 
-@KINDS
-async def test_a_higher_priority_takes_the_place_of_what_runs(kind, tmp_path, prepare):
-    async with client_of(kind, tmp_path) as client:
+async def test_a_higher_priority_takes_the_place_of_what_runs(opened, prepare):
+    async with opened as client:
         ended: list[str] = []
 
         async def run(stream: OutputStream, name: str) -> list[Chunk]:
@@ -188,8 +216,7 @@ async def test_a_higher_priority_takes_the_place_of_what_runs(kind, tmp_path, pr
 
 
 async def test_a_killed_engine_costs_paused_and_running_requests_a_pause(tmp_path, prepare):
-    async with client_of("two processes", tmp_path) as client:
-        assert isinstance(client, OverProcesses)
+    async with over_processes(tmp_path) as client:
         whole = await finished(client.submit(prepare("whole", frames=60)))
         paused = client.submit(prepare("paused", frames=60))
         before_pause = [await anext(paused)]
@@ -211,9 +238,8 @@ async def test_a_killed_engine_costs_paused_and_running_requests_a_pause(tmp_pat
         assert num_samples([*before_pause, *rest]) == num_samples(whole)
 
 
-@KINDS
-async def test_models_come_and_go_or_the_client_says_that_they_do_not(kind, tmp_path):
-    async with client_of(kind, tmp_path) as client:
+async def test_models_come_and_go_or_the_client_says_that_they_do_not(opened):
+    async with opened as client:
         registry = Registry(WeightlessBackend())
         registry.load(TTS)
         with pytest.raises(InvalidRequest):  # the name is taken, or nothing comes at all

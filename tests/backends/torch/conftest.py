@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from tests.backends.torch.interpreter import hasten
+
 # cuDNN would round what the kernels are compared with to ten bits
 torch.backends.cudnn.allow_tf32 = False
 
@@ -30,3 +32,4 @@ def _let_scalars_bound_loops() -> None:
 
 if HAS_TRITON and not torch.cuda.is_available():
     _let_scalars_bound_loops()
+    hasten()
