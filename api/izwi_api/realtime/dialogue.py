@@ -321,7 +321,7 @@ class Dialogue:
             _, transcript = self._prepared.popitem()
         else:
             transcript = self._transcribe(start_ms, end_ms)
-        previous = self.conversation.add(item)
+        previous = self.conversation.append(item)
         self._buffer.drop(end_ms)
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)
         self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
@@ -351,7 +351,7 @@ class Dialogue:
         content = self._buffer.content(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
-        self._make(number, [*self.conversation.items, unsaid])
+        self._make(number, [*self.conversation.remembered, unsaid])
 
     def _hear_prepared(self, number: int, transcript: asyncio.Future[str]) -> None:
         """Pass the words before a prepared answer to the turn state machine."""
@@ -363,7 +363,7 @@ class Dialogue:
         if number in self._responses:
             self._services.count_prepared(True)
         else:
-            self._make(number, list(self.conversation.items))
+            self._make(number, self.conversation.remembered)
         self._overlap.begin_answer()
         self._responses[number].release()
 
@@ -377,7 +377,7 @@ class Dialogue:
         setting = replace(setting, conversation_id=self.conversation.conversation_id)
         hooks = Hooks(
             self._emit,
-            self.conversation.add,
+            self.conversation.append,
             self._overlap.write_sent,
             self._room,
             lambda error: self._ended(number, error),
