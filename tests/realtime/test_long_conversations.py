@@ -146,7 +146,9 @@ async def test_a_session_may_refuse_to_forget(client):
             await talk.connection.conversation.item.create(item=item)
         await talk.connection.response.create()
         done = await talk.until("response.done")
-        assert done.response.status_details.error.code == "context_length_exceeded"
+        error = done.response.status_details.error
+        assert error.code == "context_length_exceeded"
+        assert "room for 1024 tokens" in error.message
         keep = {"type": "retention_ratio", "retention_ratio": 0.5}
         await talk.connection.session.update(session={"type": "realtime", "truncation": keep})
         await talk.connection.response.create()
