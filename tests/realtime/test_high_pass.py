@@ -54,9 +54,9 @@ def test_the_response_of_the_filter():
     impulse = np.zeros(RATE, np.float32)
     impulse[0] = 1.0
     response = np.abs(np.fft.rfft(HighPass().write(impulse)))  # 1 Hz apart
-    levels_db = 20 * np.log10(response[[1, 50, 60, 100, 120, 200, 1000, 7999]] + 1e-12)
+    levels_db = 20 * np.log10(response[[1, 50, 60, 80, 100, 200, 1000, 7999]] + 1e-12)
     assert levels_db[0] < -100
-    np.testing.assert_allclose(levels_db[1:4], [-24.1, -17.8, -3.0], atol=0.1)
+    np.testing.assert_allclose(levels_db[1:4], [-16.4, -10.4, -3.0], atol=0.1)
     assert (levels_db[4:] > -1.0).all()
     np.testing.assert_allclose(levels_db[5:], 0.0, atol=0.05)
 
