@@ -150,8 +150,8 @@ class Dialogue:
     def clear(self) -> None:
         """Clear the input buffer."""
         self._tell(Clear(self.end_ms))
-        self._buffer.drop(self.end_ms)
-        self._buffer.drop_half_sample()
+        self._buffer.clear()
+        self._transcriber.drop()
 
     @property
     def end_ms(self) -> int:
@@ -245,8 +245,7 @@ class Dialogue:
             case Resume(number):
                 self._responses[number].resume()
             case Finish(number, status, reason):
-                response = self._responses[number]
-                response.finish(status, reason, self._errors.pop(number, None))
+                self._responses[number].finish(status, reason, self._errors.pop(number, None))
                 self._truncate(number)
             case Truncate(number, played_ms):
                 if self._speaker is not None:
@@ -321,6 +320,7 @@ class Dialogue:
             _, transcript = self._prepared.popitem()
         else:
             transcript = self._transcribe(start_ms, end_ms)
+        self._transcriber.keep()
         previous = self.conversation.append(item)
         self._buffer.drop(end_ms)
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)

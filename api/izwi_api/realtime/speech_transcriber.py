@@ -21,6 +21,8 @@ _SILENCE = np.zeros(HEARD_RATE // 5, np.float32)
 class SpeechTranscriber:
     """Transcribes the stretch of speech in progress.
 
+    A key is charged for what is transcribed, but once for speech that is transcribed again.
+
     Args:
         hear: Called with its transcript so far, and with the stable part of it.
         hear_all: Called with the transcript of all of it, after `hear_out`.
@@ -35,6 +37,7 @@ class SpeechTranscriber:
         self._services, self._hear, self._hear_all = services, hear, hear_all
         self._listener: Listener | None = None
         self._ended: Listener | None = None
+        self._prepared: Listener | None = None  # finished, for an answer that is only prepared
         self._fed_ms = 0  # end of the audio that was fed
 
     @property
@@ -44,6 +47,10 @@ class SpeechTranscriber:
 
     def begin(self, setting: Transcription, samples: Float32, end_ms: int) -> None:
         """Start, or start again, with the speech up to a position: (n,) float32 at 16 kHz."""
+        for listener in (self._listener, self._ended, self._prepared):
+            if listener is not None:
+                listener.give_back()
+        self._prepared = None
         self.drop()
         self._listener = Listener(self._services, setting, self._hear)
         self._listener.feed(samples)
@@ -66,7 +73,12 @@ class SpeechTranscriber:
     def finish(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
         listener, self._listener = self._listener, None
+        self._prepared = listener
         return None if listener is None else listener.finish()
+
+    def keep(self) -> None:
+        """Charge for the speech that was finished last: its turn is over."""
+        self._prepared = None
 
     def drop(self) -> None:
         """Stop transcribing."""
