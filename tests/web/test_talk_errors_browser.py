@@ -125,3 +125,12 @@ def test_a_session_that_cannot_be_opened_says_what_to_do(page):
     page.locator("#talk-start").click()
     page.locator("#talk-note.bad", has_text="enter a key").wait_for()
     assert page.locator("#talk-start").inner_text() == "Start talking"
+
+
+def test_metrics_show_the_least_slack_of_all_models(page):
+    """A model without listeners has infinite slack, which is not shown."""
+    lines = ['slack_seconds{model="a"} 2.41', 'slack_seconds{model="b"} +Inf']
+    text = "".join(f"izwi_engine_least_{line}\n" for line in lines)
+    page.route("**/metrics", lambda route: route.fulfill(body=text, content_type="text/plain"))
+    page.locator("#tab-metrics").click()
+    page.locator(".tile", has_text="Least slack").locator("b", has_text="2.4 s").wait_for()
