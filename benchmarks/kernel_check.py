@@ -29,6 +29,7 @@ from izwi.backends.torch.triton.rows import rms_norm, snake, swiglu
 from izwi.backends.torch.triton.sampling import draw
 from izwi.ops.attention import divide
 from izwi.request import SamplingParams
+from izwi.runner.noise import uniforms
 
 ROWS = (1, 2, 8, 32, 64)
 QUANTIZED_ROWS = (1, 8, 64)  # rows for each kernel
@@ -131,7 +132,7 @@ def _errors_of_draws(rows: int) -> dict[str, float]:
         logits = normal(rows, vocabulary, scale=3).float()
         logits += torch.randn_like(logits) / 16  # so that hardly any two are equal
         row = row_sampling(rows, vocabulary, params)
-        noise = torch.from_numpy(sampler.uniforms(range(rows), [0] * rows, 3))
+        noise = torch.from_numpy(uniforms(range(rows), [0] * rows, 3))
         expected = sampler.draw(logits.cpu(), [params] * rows, noise)
         found = draw(logits, row, 3, few_candidates)
         name = f"draw of {vocabulary}, top {params.top_k}, {rows} rows"

@@ -37,6 +37,10 @@ FIGURES: dict[str, Figure] = {
     "host_pages": _level("Pages in host memory."),
     "disk_pages": _level("Pages on disk."),
     "step_seconds": _level("Predicted seconds of a step with all running sequences."),
+    "least_slack_seconds": _level(
+        "Least slack of answers that play: seconds until a listener hears a gap; +Inf without any."
+    ),
+    "gap_seconds": _count("Seconds for which listeners heard nothing in the middle of an answer."),
     "steps": _count("Steps."),
     "prefix_positions_asked": _count("Positions that sequences started with."),
     "prefix_positions_hit": _count("Of these, positions whose keys and values were known."),

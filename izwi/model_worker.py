@@ -98,6 +98,8 @@ class ModelWorker:
             "prefix_positions_hit": memory.positions_hit,
             "pages_demoted": memory.num_demoted,
             "pages_promoted": memory.num_promoted,
+            "least_slack_seconds": scheduler.clocks.least_slack_s(self._clock()),
+            "gap_seconds": scheduler.clocks.gaps_s,
             "steps": counts.steps,
             "preempted": counts.preempted,
             "pauses": counts.paused,

@@ -31,6 +31,7 @@ class PlaybackClock:
         played_s: Seconds of audio of the pieces before the queue.
         gaps_s: Seconds of gaps in playback so far.
         queue: Its pieces, in the order in which they are played; the first has not ended.
+        is_paused: A request of it is paused: no audio is due.
         end_s: When all delivered audio will have been played.
     """
 
@@ -40,6 +41,7 @@ class PlaybackClock:
     played_s: float = 0.0
     gaps_s: float = 0.0
     queue: list[_Piece] = field(default_factory=list)
+    is_paused: bool = False
     end_s: float = 0.0
 
 
@@ -60,7 +62,11 @@ class _Piece:
 
 
 class PlaybackClocks:
-    """The clocks of one model's requests."""
+    """The clocks of one model's requests.
+
+    Attributes:
+        gaps_s: Seconds for which listeners heard nothing in the middle of an answer.
+    """
 
     def __init__(self, frame_s: float | None, target_s: float):
         """Start without requests.
@@ -70,6 +76,7 @@ class PlaybackClocks:
             target_s: Target for the first audio, in seconds.
         """
         self._frame_s, self._target_s = frame_s, target_s
+        self.gaps_s = 0.0
         self._clocks: dict[str, PlaybackClock] = {}
         self._pieces: dict[int, _Piece] = {}  # by arrival
         # clocks without a piece, by the end of playback: another piece may still follow
@@ -115,17 +122,32 @@ class PlaybackClocks:
             if clock.first_sound_s is None:
                 clock.first_sound_s = now_s
             elif self._frame_s is not None:
-                clock.gaps_s += max(0.0, now_s - piece.dry_s)
+                gap_s = max(0.0, now_s - piece.dry_s)
+                clock.gaps_s += gap_s
+                self.gaps_s += gap_s
         piece.audio_s += frames * (self._frame_s or 0.0)
         self._foresee(clock)
 
+    def pause(self, sequence: Sequence) -> None:
+        """Note that a request is paused: its listener waits for no audio."""
+        self._pieces[sequence.arrival].clock.is_paused = True
+
     def shift(self, sequence: Sequence, pause_s: float) -> None:
-        """Shift a clock by the duration of a pause."""
+        """Shift a clock by the duration of a pause that ends."""
         clock = self._pieces[sequence.arrival].clock
+        clock.is_paused = False
         clock.submitted_s += pause_s
         if clock.first_sound_s is not None:
             clock.first_sound_s += pause_s
         self._foresee(clock)
+
+    def least_slack_s(self, now_s: float) -> float:
+        """Return the smallest slack of answers that play and go on; infinite if there is none."""
+        if self._frame_s is None:
+            return inf
+        clocks = list(self._clocks.values())  # a copy: other threads read figures
+        playing = [c for c in clocks if c.first_sound_s is not None and not c.is_paused]
+        return min((queue[0].dry_s - now_s for c in playing if (queue := c.queue[:1])), default=inf)
 
     def urgency(self, sequence: Sequence, now_s: float) -> tuple[float, bool]:
         """Return slack in seconds, and whether its listener has received any of the answer."""

@@ -44,12 +44,11 @@ class Scheduler:
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self._policy = POLICIES[config.policy]
         self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
-        self._clocks = PlaybackClocks(facts.frame_s, config.first_sound_target_s)
+        self.clocks = PlaybackClocks(facts.frame_s, config.first_sound_target_s)
         self._waiting = WaitingQueue(self._policy.order)
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
-        self._in_flight = PromptsInFlight()
-        self._starts = Starts()
+        self._in_flight, self._starts = PromptsInFlight(), Starts()
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
         self.counts = Counts()
@@ -99,7 +98,7 @@ class Scheduler:
             if num_waiting >= self._config.max_waiting:
                 raise Overloaded(f"{num_waiting} requests are waiting already")
         sequence.status.last_step = self.counts.steps
-        self._clocks.add(sequence)
+        self.clocks.add(sequence)
         self._waiting.add(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
@@ -108,6 +107,7 @@ class Scheduler:
             return
         self._take_out(sequence)
         self._paused[sequence.arrival] = (sequence, now_s)
+        self.clocks.pause(sequence)
         sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.TURN
         self.counts.paused += 1
 
@@ -116,7 +116,7 @@ class Scheduler:
         if sequence.arrival not in self._paused:
             return
         _, since_s = self._paused.pop(sequence.arrival)
-        self._clocks.shift(sequence, now_s - since_s)
+        self.clocks.shift(sequence, now_s - since_s)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
         if sequence.status.ended:  # only its audio is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
@@ -129,7 +129,7 @@ class Scheduler:
         self._paused.pop(sequence.arrival, None)
         sequence.status.ended = True  # so that nothing is kept for resuming it
         self._take_out(sequence)
-        self._clocks.remove(sequence)
+        self.clocks.remove(sequence)
         self._rows.release(sequence)
         status = sequence.status
         status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
@@ -210,11 +210,11 @@ class Scheduler:
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
-        self._clocks.delivered(sequence, frames, now_s)
+        self.clocks.delivered(sequence, frames, now_s)
 
     def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""
-        return sequence.request.continues or self._clocks.knows(sequence)
+        return sequence.request.continues or self.clocks.knows(sequence)
 
     # -- views -------------------------------------------------------------------------------
     @property
@@ -229,7 +229,7 @@ class Scheduler:
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         starved = sequence.input.is_open and self._lacks_text(sequence, num_positions)
         num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
-        slack_s, started = self._clocks.urgency(sequence, now_s)
+        slack_s, started = self.clocks.urgency(sequence, now_s)
         encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
         return View(
             key=sequence.arrival,
@@ -272,7 +272,7 @@ class Scheduler:
         views, pending = [], set[int]()
 
         def slack_s(sequence: Sequence) -> float:
-            reader_s, started = self._clocks.urgency(sequence, now_s)
+            reader_s, started = self.clocks.urgency(sequence, now_s)
             urgency = self._urgency(sequence, reader_s, started)
             return reader_s if self._speaks else text_slack_s(urgency)
 

@@ -131,6 +131,7 @@ class FakeChat:
 
     capabilities = (Capability.CHAT,)
     num_codebooks = 1
+    max_positions = 4096
 
     def __init__(self):
         self.asked = []

@@ -34,7 +34,7 @@ class _Nothing:
         raise ModelNotFound("nothing is served")
 
     def model(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(capabilities=frozenset())
+        return SimpleNamespace(capabilities=frozenset(), max_positions=4096)
 
 
 WIRE = wire_format(RealtimeSettings(model="chat").audio.input.format)

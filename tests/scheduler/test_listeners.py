@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
@@ -120,3 +122,31 @@ def test_a_text_that_has_begun_is_as_urgent_as_any_other_text_and_known_to_have(
     assert started
     assert clocks.urgency(one, 90.0) == (slack, True), "text is not played, so nothing runs out"
     assert slack > 0.0
+
+
+def test_the_least_slack_is_that_of_answers_that_play_and_go_on() -> None:
+    first, second, third = piece(0, "a"), piece(1, "b"), piece(2, "c")
+    listeners = opened(first, second, third)
+    assert listeners.least_slack_s(0.0) == inf, "none plays"
+    listeners.delivered(first, 10, now_s=0.0)
+    listeners.delivered(second, 20, now_s=0.0)
+    assert listeners.least_slack_s(0.5) == pytest.approx(0.5)
+    listeners.pause(first)
+    assert listeners.least_slack_s(0.5) == pytest.approx(1.5)
+    listeners.shift(first, 0.3)
+    assert listeners.least_slack_s(0.5) == pytest.approx(0.8)
+    listeners.remove(first)
+    assert listeners.least_slack_s(2.5) == pytest.approx(-0.5)
+    assert listeners.gaps_s == 0.0
+    listeners.delivered(second, 10, now_s=2.5)
+    assert listeners.gaps_s == pytest.approx(0.5)
+    assert listeners.least_slack_s(2.5) == pytest.approx(1.0)
+    listeners.remove(second)
+    assert listeners.least_slack_s(2.5) == inf
+
+
+def test_models_that_write_have_no_slack() -> None:
+    written = PlaybackClocks(None, 0.5)
+    written.add(piece(0))
+    written.delivered(piece(0), 1, now_s=0.0)
+    assert written.least_slack_s(9.0) == inf

@@ -1,17 +1,19 @@
 // A live session over WebRTC, where the server offers it: the browser removes echoes and evens out the network.
 
-import { call } from "./server.js";
+import { ServerError, call, failureOf } from "./server.js";
 
 const CONNECT_MS = 5000;
 
 export class LiveCall {
-  // Resolves to a call, or to null where there is none to be had: then the WebSocket does.
+  // Resolves to a call, or to null where there is none to be had: then the WebSocket does. Fails with the
+  // server's reason where no session can be had at all.
   static async open(model, stream, onEvent, onEnd) {
     if (!globalThis.RTCPeerConnection) return null;
     const made = new LiveCall(stream);
     try {
       return (await made.connect(model, onEvent, onEnd)) ? made : null;
-    } catch {
+    } catch (error) {
+      if (error instanceof ServerError) throw error;
       return null;
     } finally {
       if (!made.connected) made.close();
@@ -39,6 +41,7 @@ export class LiveCall {
     const response = await call(`/v1/realtime/calls?model=${encodeURIComponent(model)}`, {
       method: "POST", body: this.peer.localDescription.sdp, headers: { "content-type": "application/sdp" },
     });
+    if ([401, 429, 503].includes(response.status)) throw await failureOf(response);
     if (response.status !== 201) return false;
     await this.peer.setRemoteDescription({ type: "answer", sdp: await response.text() });
     if (!(await open)) return false;

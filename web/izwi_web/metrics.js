@@ -73,6 +73,9 @@ async function update() {
   tile("Running sequences", engine("running"), (value) => value.toFixed(0));
   tile("Waiting sequences", engine("waiting"), (value) => value.toFixed(0));
   tile("Steps a second", rate("izwi_engine_steps_total"), (value) => value.toFixed(0));
+  const slacks = figures.all("izwi_engine_least_slack_seconds").map(({ value }) => value).filter(Number.isFinite);
+  tile("Least slack", slacks.length ? Math.min(...slacks) : 0, (value) => (slacks.length ? `${value.toFixed(1)} s` : "–"));
+  tile("Gaps in audio", engine("gap_seconds_total"), (value) => `${value.toFixed(1)} s`);
   tile("KV memory in use", pages ? 1 - engine("available_pages") / pages : 0, (value) => `${(100 * value).toFixed(0)} %`);
   tile("Prefix hit rate", askedFor ? engine("prefix_positions_hit_total") / askedFor : 0, (value) => `${(100 * value).toFixed(0)} %`);
   latencies(figures);

@@ -132,7 +132,7 @@ class Session {
     };
     await new Promise((resolve, reject) => {
       socket.onopen = resolve;
-      socket.onerror = () => reject(new Error("No live session could be opened. Is a key needed? See the button at the edge of the page."));
+      socket.onerror = () => reject(new Error("No live session could be opened: the server is full, or needs a key. Try again soon, or enter a key with the button at the edge of the page."));
     });
   }
 
@@ -205,6 +205,11 @@ class Session {
     const line = this.line(item_id, "user");
     line.textContent = transcript.trim() || "…";
     this.scroll();
+  }
+
+  on_conversation_item_input_audio_transcription_failed({ item_id, error }) {
+    this.line(item_id, "user").textContent = "(not understood)";
+    note("talk-note", error.message, true);
   }
 
   on_response_created() { this.turn.created = performance.now(); }

@@ -150,8 +150,8 @@ class Dialogue:
     def clear(self) -> None:
         """Clear the input buffer."""
         self._tell(Clear(self.end_ms))
-        self._buffer.drop(self.end_ms)
-        self._buffer.drop_half_sample()
+        self._buffer.clear()
+        self._transcriber.drop()
 
     @property
     def end_ms(self) -> int:
@@ -245,8 +245,7 @@ class Dialogue:
             case Resume(number):
                 self._responses[number].resume()
             case Finish(number, status, reason):
-                response = self._responses[number]
-                response.finish(status, reason, self._errors.pop(number, None))
+                self._responses[number].finish(status, reason, self._errors.pop(number, None))
                 self._truncate(number)
             case Truncate(number, played_ms):
                 if self._speaker is not None:
@@ -321,7 +320,8 @@ class Dialogue:
             _, transcript = self._prepared.popitem()
         else:
             transcript = self._transcribe(start_ms, end_ms)
-        previous = self.conversation.add(item)
+        self._transcriber.keep()
+        previous = self.conversation.append(item)
         self._buffer.drop(end_ms)
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)
         self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
@@ -351,7 +351,7 @@ class Dialogue:
         content = self._buffer.content(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
-        self._make(number, [*self.conversation.items, unsaid])
+        self._make(number, [*self.conversation.remembered, unsaid])
 
     def _hear_prepared(self, number: int, transcript: asyncio.Future[str]) -> None:
         """Pass the words before a prepared answer to the turn state machine."""
@@ -363,7 +363,7 @@ class Dialogue:
         if number in self._responses:
             self._services.count_prepared(True)
         else:
-            self._make(number, list(self.conversation.items))
+            self._make(number, self.conversation.remembered)
         self._overlap.begin_answer()
         self._responses[number].release()
 
@@ -377,7 +377,7 @@ class Dialogue:
         setting = replace(setting, conversation_id=self.conversation.conversation_id)
         hooks = Hooks(
             self._emit,
-            self.conversation.add,
+            self.conversation.append,
             self._overlap.write_sent,
             self._room,
             lambda error: self._ended(number, error),

@@ -45,8 +45,8 @@ class EchoCheck:
         self._sent.write(_thin(samples))
 
     def write_heard(self, samples: Float32) -> None:
-        """Add microphone audio; the number of samples must be even."""
-        self._heard.write(_thin(samples))
+        """Add a frame of microphone audio; the number of samples must be even."""
+        self._heard.write(_thin(samples - samples.mean()))
 
     def is_echo(self) -> bool:
         """Return whether the last 0.2 s of the microphone are an echo."""

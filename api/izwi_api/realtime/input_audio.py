@@ -124,6 +124,11 @@ class InputBuffer:
         self._first_byte = wire.num_bytes(start_ms)
         self._bytes = bytearray(wire.encode(samples))
 
+    def clear(self) -> None:
+        """Drop all audio."""
+        self.drop(self.end_ms)
+        self.drop_half_sample()
+
     def drop_half_sample(self) -> None:
         """Drop an incomplete sample at the end: the client begins anew with the next byte."""
         self._decoder.drop_half_sample()
@@ -181,6 +186,7 @@ class LiveTranscriber:
         self._services, self._setting, self._hear = services, setting, hear
         self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
         self._is_finished = False
+        self._live: LiveTranscription | None = None
         self._segments: list[str] = []
         self._work = asyncio.create_task(self._run())
         self._work.add_done_callback(_note_failure)
@@ -201,9 +207,14 @@ class LiveTranscriber:
         """Cancel the transcription."""
         self._work.cancel()
 
+    def refund(self) -> None:
+        """Refund what the key was charged for it."""
+        if self._live is not None:
+            self._live.refund()
+
     async def _run(self) -> str:
         model = self._setting.model or ""
-        live = await open_live_transcription(
+        live = self._live = await open_live_transcription(
             self._services.engine,
             self._services.registry,
             model,

@@ -97,7 +97,10 @@ def new_item_id() -> str:
 
 @dataclass(slots=True)
 class Item:
-    """A message, a function call, or the output of one."""
+    """A message, a function call, or the output of one.
+
+    `is_left_out`: the conversation outgrew the model's context, and prompts are without this item.
+    """
 
     kind: Literal["message", "function_call", "function_call_output"]
     item_id: str = field(default_factory=new_item_id)
@@ -108,6 +111,7 @@ class Item:
     name: str = ""
     arguments: str = ""
     output: str = ""
+    is_left_out: bool = False
 
     @property
     def num_characters(self) -> int:
@@ -191,13 +195,17 @@ class Conversation:
         self.conversation_id = f"conv_{uuid4().hex[:24]}"
         self.items: list[Item] = []
 
+    @property
+    def remembered(self) -> list[Item]:
+        """Return the items that go into prompts: all, until they outgrow the model's context."""
+        return [item for item in self.items if not item.is_left_out]
+
     def add(self, item: Item, previous_item_id: str | None = None) -> str | None:
         """Insert an item after another one, or at the end; return the id of the item before it.
 
         Raises:
             EventError: The id exists already, the previous item is unknown, there are too many
-                items,
-                or their text is too long.
+                items, or their text is too long.
         """
         if self._find(item.item_id) is not None:
             raise EventError(
@@ -224,6 +232,15 @@ class Conversation:
         self.items.insert(place, item)
         self._drop_old_audio()
         return self.items[place - 1].item_id if place else None
+
+    def append(self, item: Item) -> str | None:
+        """Append an item of the session's own; return the id of the item before it.
+
+        The client cannot be refused what it said. If there are too many items, the oldest goes.
+        """
+        if len(self.items) >= _MAX_ITEMS:
+            del self.items[0]
+        return self.add(item)
 
     def get(self, item_id: str, code: str) -> Item:
         """Return an item. Raises EventError with this code if it is unknown."""

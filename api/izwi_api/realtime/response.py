@@ -166,7 +166,7 @@ class Response:
             if error is not None:
                 is_asked = isinstance(error, InvalidRequest)
                 kind = "invalid_request_error" if is_asked else "server_error"
-                details["error"] = {"type": kind, "code": error.code}
+                details["error"] = {"type": kind, "code": error.code, "message": str(error)}
         self._hooks.emit("response.done", response=self._as_json(status, details))
 
     def _keep_entries(self, spoken: LiveAnswer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from izwi.conversation import ConversationInput
 from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
+from izwi_api.realtime.context_window import answer_room, open_within
 from izwi_api.realtime.formats import WireFormat
 from izwi_api.realtime.input_audio import LiveTranscriber
 from izwi_api.realtime.items import Content, Item, chat_messages, parse_item
@@ -25,6 +27,7 @@ from izwi_api.realtime.settings import (
     RealtimeSettings,
     Settings,
     Transcription,
+    retention_of,
     updated,
     wire_format,
 )
@@ -78,10 +81,13 @@ class ResponseMaker:
     async def open_answer(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
-        """Start an answer to items. Raises IzwiError."""
-        if takes_audio(self._services, settings.model):
-            return await self._open_conversation(settings, setting, items)
-        return await self._open_cascade(settings, setting, items)
+        """Start an answer to items, or to the last of them that fit. Raises IzwiError."""
+        is_spoken = takes_audio(self._services, settings.model)
+        start = self._open_conversation if is_spoken else self._open_cascade
+        size = self._services.registry.model(settings.model).max_positions
+        most_tokens = size - answer_room(size, setting.max_tokens)
+        retention = retention_of(settings)
+        return await open_within(items, retention, most_tokens, partial(start, settings, setting))
 
     async def _open_conversation(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]

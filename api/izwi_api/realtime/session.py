@@ -213,7 +213,7 @@ class RealtimeSession:
             self._dialogue.create(changed, setting, items)
             return
         if items is None:
-            items = list(self._dialogue.conversation.items)
+            items = self._dialogue.conversation.remembered
         self._dialogue.out_of_band.create(changed, setting, items)
 
     def report(self, error: Exception) -> None:

@@ -21,6 +21,8 @@ from izwi_api.realtime.turn_rules import Detection, Eagerness, SemanticVad, Serv
 
 _MAX_TEXT = 64 << 10
 _Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
+# What `truncation: "auto"` retains.
+_AUTO_RATIO = 0.8
 _Include = list[Literal["item.input_audio_transcription.logprobs"]]
 
 
@@ -144,6 +146,13 @@ class FunctionChoice(_Part, tag_field="type", tag="function"):
     name: str
 
 
+class RetentionRatio(_Part, tag_field="type", tag="retention_ratio"):
+    """The share of a conversation that remains when it outgrows the model's context."""
+
+    retention_ratio: Annotated[float, Meta(ge=0.0, le=1.0)] = _AUTO_RATIO
+    token_limits: dict[str, Any] | None = None  # accepted without effect
+
+
 ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
 MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 
@@ -163,7 +172,7 @@ class RealtimeSettings(_Part, tag_field="type", tag="realtime"):
     parallel_tool_calls: bool | None = None
     max_output_tokens: MaxTokens = "inf"
     reasoning: dict[str, Any] | None = None
-    truncation: str | dict[str, Any] = "auto"
+    truncation: Literal["auto", "disabled"] | RetentionRatio = "auto"
     tracing: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     include: _Include | None = None
@@ -240,6 +249,16 @@ def check_formats(settings: Settings) -> None:
             raise InvalidRequest(
                 "over WebRTC, audio is sent in Opus", param=f"session.audio.{place}.format"
             )
+
+
+def retention_of(settings: RealtimeSettings) -> float | None:
+    """Return the share of a conversation that outgrows the context to keep; None for all of it."""
+    match settings.truncation:
+        case RetentionRatio(retention_ratio=ratio):
+            return ratio
+        case "disabled":
+            return None
+    return _AUTO_RATIO
 
 
 def detection_of(settings: Settings) -> Detection | None:

@@ -21,6 +21,8 @@ _SILENCE = np.zeros(INPUT_RATE // 5, np.float32)
 class SpeechTranscriber:
     """Transcribes the stretch of speech in progress.
 
+    A key is charged for what is transcribed, but once for speech that is transcribed again.
+
     Args:
         hear: Called with its transcript so far, and with the stable part of it.
         on_complete: Called with the transcript of all of it, after `complete`.
@@ -35,6 +37,7 @@ class SpeechTranscriber:
         self._services, self._hear, self._on_complete = services, hear, on_complete
         self._transcription: LiveTranscriber | None = None
         self._ended: LiveTranscriber | None = None
+        self._prepared: LiveTranscriber | None = None  # finished, for an answer only prepared
         self._fed_ms = 0  # end of the audio that was fed
 
     @property
@@ -44,6 +47,10 @@ class SpeechTranscriber:
 
     def begin(self, setting: Transcription, samples: Float32, end_ms: int) -> None:
         """Start, or start again, with the speech up to a position: (n,) float32 at 16 kHz."""
+        for transcription in (self._transcription, self._ended, self._prepared):
+            if transcription is not None:
+                transcription.refund()
+        self._prepared = None
         self.drop()
         self._transcription = LiveTranscriber(self._services, setting, self._hear)
         self._transcription.feed(samples)
@@ -68,7 +75,12 @@ class SpeechTranscriber:
     def finish(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
         transcription, self._transcription = self._transcription, None
+        self._prepared = transcription
         return None if transcription is None else transcription.finish()
+
+    def keep(self) -> None:
+        """Charge for the speech that was finished last: its turn is over."""
+        self._prepared = None
 
     def drop(self) -> None:
         """Stop transcribing."""

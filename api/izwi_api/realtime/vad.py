@@ -10,6 +10,7 @@ import webrtcvad
 from izwi.arrays import Float32
 from izwi_api.realtime.background import Background
 from izwi_api.realtime.formats import INPUT_RATE
+from izwi_api.realtime.high_pass import HighPass
 from izwi_api.realtime.pitch import PitchTracker
 
 FRAME_MS = 20
@@ -56,6 +57,7 @@ class VoiceDetector:
         self._rest = np.zeros(0, np.float32)
         self._end = 0
         self._before = np.zeros(FRAME_SAMPLES, np.float32)
+        self._high_pass = HighPass()
         self._background = Background()
         self._pitch = PitchTracker()
 
@@ -69,13 +71,14 @@ class VoiceDetector:
 
     def _judge(self, frame: Float32) -> SpeechFrame:
         self._end += len(frame)
-        level = float(np.sqrt(np.mean(np.square(frame))))
-        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
+        sound = self._high_pass.write(frame)
+        level = float(np.sqrt(np.mean(np.square(sound))))
+        pcm = (np.clip(sound, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
         # each tracks a noise floor, so all must see every frame
         votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
-        window, self._before = np.concatenate([self._before, frame]), frame
+        window, self._before = np.concatenate([self._before, sound]), sound
         speech = sum(votes) / len(votes)
-        is_hidden = self._background.hides(frame, speech >= _VOICED)
+        is_hidden = self._background.hides(sound, speech >= _VOICED)
         is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
         is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
         if not is_warm or is_hidden or is_noise:

@@ -28,6 +28,7 @@ from izwi.input_stream import (
 )
 from izwi.model import TranscriptionModel
 from izwi.request import Request
+from izwi_api.http.usage import current_usage
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 
 SAMPLE_RATE = 16_000
@@ -94,6 +95,9 @@ class LiveTranscription(AsyncIterator[Event]):
         stream: TranscriptionStream,
     ):
         self._engine, self._model, self._name, self._stream = engine, model, name, stream
+        usage = current_usage.get()
+        self._usage = None if usage is None or usage.counts_itself else usage
+        self._charged_s = 0.0
         self._request_id = f"live-{uuid4().hex}"
         self._num_requests = 0
         self._waiting: deque[Float32] = deque()
@@ -118,12 +122,17 @@ class LiveTranscription(AsyncIterator[Event]):
         Raises:
             InvalidAudio: The samples are not mono, or not finite.
             InvalidRequest: `finish` was called before.
+            QuotaExceeded: The key may not transcribe that much more today.
             IzwiError: The transcription has failed.
         """
         if self._is_fed:
             raise InvalidRequest("this transcription has ended and accepts no more audio")
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
+        if self._usage is not None:
+            duration_s = len(samples) / SAMPLE_RATE
+            self._usage.charge(heard_s=duration_s)
+            self._charged_s += duration_s
         size = _PIECE_S * SAMPLE_RATE
         for start in range(0, len(samples), size):
             piece = samples[start : start + size].astype(np.float32)  # the caller's may change
@@ -139,6 +148,12 @@ class LiveTranscription(AsyncIterator[Event]):
             self._arrived.set()
             if self._stream_is_ahead():
                 self._overtake()
+
+    def refund(self) -> None:
+        """Refund the charge for the audio so far, because it is transcribed again."""
+        if self._usage is not None:
+            self._usage.refund(heard_s=self._charged_s)
+        self._charged_s = 0.0
 
     async def caught_up(self) -> None:
         """Wait until the audio fed so far is transcribed, as far as it can be without more.
