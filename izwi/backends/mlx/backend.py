@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from izwi.allocator import keep_freed
 from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
 from izwi.backends.mlx.ops import DTYPES, MlxOps
 from izwi.backends.mlx.paged_decode import metal_kernel
@@ -175,4 +176,6 @@ def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "au
             f"attention {attention!r} is not available with MLX: use 'auto'", param="attention"
         )
     use_shared_stream()
+    if mx.default_device().type == mx.cpu:
+        keep_freed()  # a GPU's arrays have an allocator of MLX's own, which keeps them
     return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]))
