@@ -103,6 +103,7 @@ def test_a_kernel_that_is_right_is_kept_and_every_window_is_tried() -> None:
     ("right", "wrong"),
     [
         ("key < stop", "key < stop - 1"),
+        ("key < stop", "key < stop + 1"),  # which gives no number
         ("stop - WINDOW", "stop - WINDOW + 1"),
         ("stop - WINDOW", "stop - WINDOW - 1"),
         ("key % PAGE", "(key + 1) % PAGE"),
@@ -121,6 +122,13 @@ def test_a_kernel_that_is_wrong_is_not_used(
     with caplog.at_level(logging.WARNING):
         assert decoder_of(emulated(), KVSpec(2, 2, 8, windows=(None, 5)), 4, mx.float32) is None
     assert "is not used" in caplog.text
+
+
+def test_block_tables_are_as_the_kernel_reads_them() -> None:
+    tables = block_tables(np.array([9, 3]), np.array([[5, 2, 7], [4, 0, 0]]))
+    assert tables.dtype == mx.int32
+    assert np.array(tables)[:, :4].tolist() == [[9, 5, 2, 7], [3, 4, 0, 0]]
+    assert block_tables(np.array([1]), np.array([[3]])).size == 8  # else another address space
 
 
 def test_a_kernel_that_does_not_run_is_not_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ mx = pytest.importorskip("mlx.core")
 
 from izwi.backends.mlx import conv  # noqa: E402
 from izwi.backends.mlx.ops import MlxOps  # noqa: E402
-from izwi.backends.mlx.quantized import QuantizedMatrix  # noqa: E402
+from izwi.backends.mlx.quantized import QuantizedMatrix, _right_factor  # noqa: E402
 
 
 @pytest.mark.parametrize(("bits", "near"), [(8, 0.02), (4, 0.3)])
@@ -58,6 +58,8 @@ def test_on_a_cpu_rows_have_the_same_bits_however_many_there_are() -> None:
     ops = MlxOps()
     weight, bias = ops.array(normal(96, 40, seed=0)), ops.array(normal(96, seed=2))
     x = ops.array(normal(2, 9, 40, seed=1))
+    strides = [np.array(_right_factor(weight, rows), copy=False).strides for rows in (2, 18)]
+    assert strides == [(4, 4 * 40), (4 * 96, 4)]  # the ways of the two products below
     for more in (None, bias):
         many = ops.numpy(ops.linear(x, weight, more))
         for row in range(9):
@@ -72,6 +74,9 @@ def test_seven_taps_by_fewer_products_are_as_exact(
 ) -> None:
     monkeypatch.setattr(conv, "_as_product", None)  # the other way is not to be taken
     channels, outputs = 24, 20
+    few = mx.zeros((1, channels, 100)), mx.zeros((outputs, channels, 7)), None
+    with pytest.raises(TypeError):  # which few columns take
+        conv.conv1d(*few, dilation=dilation)
     weight = normal(outputs, channels, 7, seed=1) / 13
     least = -(-conv._LEAST_PRODUCTS // (channels * outputs))
     for columns in (least, least + 1, least + 7, least + 23):
