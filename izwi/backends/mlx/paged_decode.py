@@ -25,7 +25,7 @@ Kernel = Callable[..., Sequence[mx.array]]
 
 # Simdgroups of a threadgroup; each attends to every eighth key.
 _SIMDGROUPS = 8
-_LANES = 32  # threads of a simdgroup, on all of Apple's GPUs
+_SIMD_THREADS = 32  # threads of a simdgroup, on all of Apple's GPUs
 # Arrays below 8 numbers would be passed in another address space, which compiles the kernel again.
 _LEAST_COLUMNS = 8
 # Largest difference of outputs of up to 4 that is due to rounding.
@@ -180,8 +180,8 @@ class PagedDecoder(NamedTuple):
         (out,) = self.kernel(
             inputs=[q, keys, values, tables],
             template=template,
-            grid=(heads * _SIMDGROUPS * _LANES, rows, 1),
-            threadgroup=(_SIMDGROUPS * _LANES, 1, 1),
+            grid=(heads * _SIMDGROUPS * _SIMD_THREADS, rows, 1),
+            threadgroup=(_SIMDGROUPS * _SIMD_THREADS, 1, 1),
             output_shapes=[q.shape],
             output_dtypes=[q.dtype],
         )
