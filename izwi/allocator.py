@@ -9,6 +9,10 @@ from contextlib import suppress
 # After so long without work the memory of what has run is given back.
 IDLE_S = 2.0
 
+# Parameters of glibc's mallopt, and the largest threshold it takes.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_MOST_FROM_HEAP = 32 << 20
+
 
 def settle() -> None:
     """Exclude all objects loaded so far from garbage collection; they stay in memory anyway.
@@ -18,6 +22,18 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def keep_freed() -> None:
+    """Keep freed memory until `trim`; nothing where the allocator is not glibc's.
+
+    glibc returns large arrays at once, and the next step then waits for the system to clear as many
+    pages again. That matters for libraries that allocate every array by malloc.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _MOST_FROM_HEAP)
+        library.mallopt(_TRIM_THRESHOLD, 1 << 30)
 
 
 def trim() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from msgspec.structs import replace
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi_models.qwen3_chat.model import FAMILY
-from tests.backends.kinds import backend_of, each_backend
+from tests.backends.kinds import backend_of, each_backend, needs_mlx
 from tests.backends.test_chat_engine import asks
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
@@ -101,6 +104,28 @@ def test_a_step_leaves_nothing_to_compute(folders, backend) -> None:
             assert chunk.error is None, chunk.error
             got += chunk.entries.ravel().tolist()
     assert got == expected
+
+
+_FAULTS = """
+import resource
+import mlx.core as mx
+from izwi.backends.mlx.backend import mlx_backend
+mlx_backend()
+x = mx.ones((1 << 21,))
+for count in (3, 10):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        mx.eval([x + n for n in range(8)])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@needs_mlx
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns memory at once")
+def test_arrays_of_a_cpu_take_memory_that_earlier_ones_left() -> None:
+    done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, check=True)
+    pages_of_one = (4 << 21) // 4096
+    assert int(done.stdout) < pages_of_one
 
 
 def _engine(model: Any, backend: Any) -> Engine:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from izwi.allocator import keep_freed
 from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
 from izwi.backends.mlx.ops import DTYPES, MlxOps
+from izwi.backends.mlx.paged_decode import metal_kernel
 from izwi.backends.mlx.sampler import MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.mlx.weights import load_weights
@@ -104,7 +106,8 @@ class MlxBackend:
     def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> MlxPagedKV:
         """Allocate pages. Raises InvalidRequest if `kv_dtype` is not "auto"."""
         self.page_bytes(spec, page_size, kv_dtype)
-        kv = MlxPagedKV(spec, num_pages, page_size, self.ops.dtype)
+        kernel = metal_kernel() if self._is_gpu else None
+        kv = MlxPagedKV(spec, num_pages, page_size, self.ops.dtype, kernel)
         self._kept.add(kv)
         return kv
 
@@ -173,4 +176,6 @@ def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "au
             f"attention {attention!r} is not available with MLX: use 'auto'", param="attention"
         )
     use_shared_stream()
+    if mx.default_device().type == mx.cpu:
+        keep_freed()  # a GPU's arrays have an allocator of MLX's own, which keeps them
     return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]))

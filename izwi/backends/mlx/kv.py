@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.backends.mlx.attention import RopeTable, attend, rope_table
+from izwi.backends.mlx.paged_decode import Kernel, block_tables, decoder_of
 from izwi.errors import InvalidRequest
 from izwi.layers import KVSpec
 from izwi.model import Row
@@ -57,7 +58,14 @@ def page_bytes(spec: KVSpec, page_size: int, dtype: mx.Dtype, kv_dtype: str) -> 
 class MlxPagedKV:
     """Implements `izwi.backends.protocol.PagedKV`. Page p owns slots [p * size, (p + 1) * size)."""
 
-    def __init__(self, spec: KVSpec, num_pages: int, page_size: int, dtype: mx.Dtype):
+    def __init__(
+        self,
+        spec: KVSpec,
+        num_pages: int,
+        page_size: int,
+        dtype: mx.Dtype,
+        kernel: Kernel | None = None,
+    ):
         """Allocate zeros.
 
         Args:
@@ -65,6 +73,8 @@ class MlxPagedKV:
             num_pages: Number of pages.
             page_size: Positions of one page.
             dtype: Dtype of keys and values.
+            kernel: `metal_kernel` for rows of one query, which is used if it proves right here;
+                None to gather keys and values for all rows.
         """
         self.spec, self.num_pages, self.page_size = spec, num_pages, page_size
         self.page_bytes = page_bytes(spec, page_size, dtype, "auto")
@@ -79,6 +89,7 @@ class MlxPagedKV:
             self.trailers += [mx.zeros(columns, dtype=dtype) for _ in range(spec.conv.num_layers)]
             self._planes.append(Plane(self.trailers, spec.conv.width))
         mx.eval(self.arrays)
+        self.decoder = decoder_of(kernel, spec, page_size, dtype) if kernel else None
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -148,9 +159,10 @@ def _slots_of(pages: Sequence[int], slots: int) -> npt.NDArray[np.int64]:
 
 
 class _Group(NamedTuple):
-    """Rows that attend together.
+    """Rows that attend together. Either `tables` or the next two are given.
 
     Attributes:
+        tables: Result of `block_tables`, for rows of one query that the kernel runs.
         slots: (rows, keys) slots of the rows' keys, padded with the padding slot.
         mask: (rows, longest, keys) bool.
         queries: (rows, longest) position of each query.
@@ -158,8 +170,9 @@ class _Group(NamedTuple):
         used: Indices in the flattened `tokens` that are not padding, or None if all are.
     """
 
-    slots: mx.array
-    mask: npt.NDArray[np.bool_]
+    tables: mx.array | None
+    slots: mx.array | None
+    mask: npt.NDArray[np.bool_] | None
     queries: npt.NDArray[np.int64]
     tokens: mx.array | None
     used: npt.NDArray[np.int64] | None
@@ -225,17 +238,22 @@ class MlxPagedContext:
         return mx.take(mx.concatenate(outputs, axis=0), self._places, axis=0)
 
     def _attend_group(self, number: int, layer: int, q: mx.array) -> mx.array:
-        slots = self._groups[number].slots
-        keys = mx.take(self._kv.keys[layer], slots, axis=0)
-        values = mx.take(self._kv.values[layer], slots, axis=0)
-        windows = self._kv.spec.windows
-        return attend(q, keys, values, self._mask(number, windows[layer] if windows else None))
+        kv, group = self._kv, self._groups[number]
+        window = kv.spec.windows[layer] if kv.spec.windows else None
+        keys, values = kv.keys[layer], kv.values[layer]
+        if group.tables is not None:
+            assert kv.decoder is not None
+            return kv.decoder.attend(q[:, 0], keys, values, group.tables, window)[:, None]
+        assert group.slots is not None
+        keys, values = mx.take(keys, group.slots, axis=0), mx.take(values, group.slots, axis=0)
+        return attend(q, keys, values, self._mask(number, window))
 
     def _mask(self, number: int, window: int | None) -> mx.array:
         """Keys that the queries of a group see, computed once for all layers of a window."""
         if (number, window) not in self._masks:
             group = self._groups[number]
             mask = group.mask
+            assert mask is not None
             if window is not None:
                 mask = mask & (np.arange(mask.shape[2]) > group.queries[:, :, None] - window)
             self._masks[number, window] = mx.array(mask)
@@ -255,13 +273,16 @@ class MlxPagedContext:
 
 def _expand(layout: GroupLayout, kv: MlxPagedKV) -> _Group:
     """Compute slots and mask of a group on the host; MLX's devices share its memory."""
+    tokens = None if layout.tokens is None else mx.array(layout.tokens)
+    rest = layout.queries, tokens, layout.used
+    one_each = layout.queries.shape[1] == 1  # the one query of a row stands at its last key
+    if one_each and kv.decoder is not None:
+        return _Group(block_tables(layout.stops, layout.tables), None, None, *rest)
     keys = np.arange(layout.num_keys)
     seen = keys < layout.stops[:, None]
     slots = layout.tables[:, :, None] * kv.page_size + np.arange(kv.page_size)
     slots = slots.reshape(len(layout.tables), -1)[:, : layout.num_keys]
     # a slot past the end belongs to another sequence or none: a weight of 0 does not undo a NaN
     slots = np.where(seen, slots, kv.padding_slot)
-    one_each = layout.queries.shape[1] == 1  # the one query of a row stands at its last key
     mask = seen[:, None] if one_each else keys <= layout.queries[:, :, None]
-    tokens = None if layout.tokens is None else mx.array(layout.tokens)
-    return _Group(mx.array(slots), mask, layout.queries, tokens, layout.used)
+    return _Group(None, mx.array(slots), mask, *rest)
