@@ -37,7 +37,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.live_models import CHAT, SIZES
-from benchmarks.measure import AUDIBLE, write_result
+from benchmarks.measure import AUDIBLE_BLOCK, audible_blocks, write_result
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.backends.torch.backend import torch_backend
@@ -77,8 +77,8 @@ def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]
         while engine.has_work:
             parts += [chunk.pcm for chunk in engine.step() if chunk.pcm is not None]
         sound = np.concatenate(parts)
-        audible = np.flatnonzero(np.abs(sound) > AUDIBLE)
-        return sound[audible[0] : audible[-1] + 1]
+        audible = audible_blocks(sound)
+        return sound[audible[0] * AUDIBLE_BLOCK : (audible[-1] + 1) * AUDIBLE_BLOCK]
 
     chance = random.Random(1)
 
@@ -122,7 +122,7 @@ class Client:
                     self._queue.pop(0)
             audio = base64.b64encode(to_s16le(block)).decode()
             await self.tell("input_audio_buffer.append", audio=audio)
-            if np.abs(block).max() > AUDIBLE:
+            if len(audible_blocks(block)):
                 self._last_audible_s = time.perf_counter()
                 self._first_audible_s = self._first_audible_s or self._last_audible_s
             due_s += _BLOCK_S
@@ -189,8 +189,8 @@ class Client:
         await self.until("response.output_audio.delta", _is_audible)
         quiet = 0
         for _, sound in self.sounds():
-            audible = np.flatnonzero(np.abs(sound) > AUDIBLE)
-            quiet += int(audible[0]) if len(audible) else len(sound)
+            audible = audible_blocks(sound)
+            quiet += int(audible[0]) * AUDIBLE_BLOCK if len(audible) else len(sound)
             if len(audible):
                 break
         marks = [ended_s, stopped_s, max(stopped_s, heard_s)]
@@ -223,7 +223,7 @@ class Client:
 
 def _is_audible(event: dict[str, Any]) -> bool:
     sound = from_s16le(base64.b64decode(event["delta"]))
-    return bool(np.abs(sound).max(initial=0.0) > AUDIBLE)
+    return len(audible_blocks(sound)) > 0
 
 
 @asynccontextmanager

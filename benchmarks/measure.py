@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
@@ -28,6 +30,7 @@ from izwi.request import Reason
 
 RESULTS = Path(__file__).parent / "results"
 AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; quieter samples count as silence
+AUDIBLE_BLOCK = 120  # 5 ms at 24 kHz
 
 TEXTS = (
     "The weather is nice today and we are going out.",
@@ -39,6 +42,17 @@ TEXTS = (
     "I would like to have a cup of tea with milk.",
     "The children are playing in the garden with the dog.",
 )
+
+
+def audible_blocks(samples: Float32) -> npt.NDArray[np.int64]:
+    """Return the indices of blocks of AUDIBLE_BLOCK samples that are louder than -50 dBFS (RMS).
+
+    A click of a few samples, as a codec makes at the start of a stream, is not audible. A shorter
+    block at the end does not count.
+    """
+    count = len(samples) // AUDIBLE_BLOCK
+    blocks = samples[: count * AUDIBLE_BLOCK].reshape(count, AUDIBLE_BLOCK)
+    return np.flatnonzero(np.sqrt(np.mean(np.square(blocks), axis=1)) > AUDIBLE)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:

@@ -112,6 +112,7 @@ async def test_refusals_and_a_stopped_engine_raise() -> None:
         engine.submit(toy_request("early", 3, seed=1, frames=3))
     engine.start()
     streams = [engine.submit(toy_request(str(i), 4, seed=1, frames=200)) for i in range(8)]
+    engine.pause("0")  # it must not be complete before the engine stops
     refused = await asyncio.wait_for(read(streams[-1]), 60)
     await engine.stop()
     logs = await asyncio.wait_for(asyncio.gather(*(read(s) for s in streams[:-1])), 60)

@@ -33,6 +33,7 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
         cut_share=0.0,
         layers=None,
         seed=0,
+        anchor=0.0,
         own=re.compile(r"text|thinker\.model\.layers\.3\.mlp|phone_head"),
     )
     device = torch.device("cpu")
@@ -124,6 +125,7 @@ def options_of(data: Path) -> argparse.Namespace:
         cut_share=0.0,
         layers=None,
         seed=0,
+        anchor=0.0,
         own=re.compile("phone_head"),
     )
 

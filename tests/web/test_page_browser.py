@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import wave
 
 import httpx
@@ -11,18 +10,10 @@ import numpy as np
 import pytest
 
 from tests.api.served import served
+from tests.web.browser import CHROMIUM, FLAGS, WAIT_MS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
-
-FLAGS = (
-    "--no-sandbox",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-    "--autoplay-policy=no-user-gesture-required",
-)
-WAIT_MS = 120_000
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 import izwi_web
-from tests.web.test_page_browser import CHROMIUM, FLAGS, WAIT_MS
+from tests.web.browser import CHROMIUM, FLAGS, WAIT_MS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")

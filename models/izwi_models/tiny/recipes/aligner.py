@@ -27,9 +27,9 @@ from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.aligner_folder import OWN, WHOLE, complete
-from izwi_models.tiny.recipes.asr import augmented_mel, token_counts
 from izwi_models.tiny.recipes.augment import disturbed
 from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, read_words, text_table
+from izwi_models.tiny.recipes.features import augmented_mel, token_counts
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,

@@ -31,6 +31,7 @@ from izwi_models.tiny.recipes.data import (
     read_words,
     text_table,
 )
+from izwi_models.tiny.recipes.features import MELS_A_FRAME, augmented_mel, token_counts
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
@@ -44,16 +45,14 @@ from izwi_models.tiny.recipes.harness import (
     save_tensors,
 )
 from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_id
-from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
+from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
 
 _PHONES = UNKNOWN_PHONE + 1
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
-_MELS_A_FRAME = 8  # mel frames in 80 ms
 _LABELS = FRAME // LABEL  # of a codec frame
 _LABELS_A_CHUNK = 50
 _SMOOTHING = 0.05
-_SILENT_MEL = -0.5
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
 _MOST_LEAD = 5  # codec frames of silence before those
@@ -128,7 +127,7 @@ class AsrTrainer:
         cuts = self._beginnings.draw(items, self._cut_share)
         sound, labels, lengths = self._heard(items, cuts, frames)
         mel = augmented_mel(sound, lengths)
-        tokens = token_counts(lengths * _MELS_A_FRAME)
+        tokens = token_counts(lengths * MELS_A_FRAME)
         audio = self._encode(weights, mel, tokens)
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
         answers, answer_lengths = self._wanted(items, cuts, text_length)
@@ -307,35 +306,6 @@ def longest_pauses(corpus: Corpus, silences: list[int]) -> Int64:
     places = np.zeros(len(corpus), np.int64)
     places[owner[order]] = ((begins + ends) // 2 - starts[owner])[order]
     return places
-
-
-def token_counts(mel_frames: Tensor) -> Tensor:
-    """Audio tokens of so many mel frames; see `AudioConfig.num_tokens`."""
-    rest = mel_frames % 100
-    for _ in range(3):
-        rest = (rest + 1) // 2
-    return mel_frames // 100 * 13 + rest
-
-
-def augmented_mel(sound: Tensor, frames: Tensor) -> Tensor:
-    """Whisper features of 16 kHz sound with parts hidden."""
-    rows, device = len(sound), sound.device
-
-    def draw(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(rows, *shape, device=device)
-
-    kept = frames * (16_000 * 8 // 100)
-    mel = whisper_mel(sound, kept)
-    band = torch.arange(mel.shape[1], device=device)[None, :, None]
-    low, top = draw(0, 110, 1, 1), draw(80, 128, 1, 1)
-    hidden = (band >= low) & (band < low + draw(0, 16, 1, 1))
-    hidden = hidden | ((band >= top) & (draw(0, 1, 1, 1) < 0.2))
-    time = torch.arange(mel.shape[2], device=device)[None, None]
-    for _ in range(2):
-        start = draw(0, 1, 1, 1) * frames[:, None, None] * _MELS_A_FRAME
-        hidden = hidden | ((time >= start) & (time < start + draw(0, 10, 1, 1)))
-    real = time < frames[:, None, None] * _MELS_A_FRAME
-    return mel.masked_fill(hidden & real, _SILENT_MEL)
 
 
 def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:

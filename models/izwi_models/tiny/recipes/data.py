@@ -82,6 +82,23 @@ class Corpus:
         return self.phones[index].long().unflatten(1, (count, parts))
 
 
+def utterances_by_voice(corpus: Corpus, count: int, least_frames: int) -> tuple[Tensor, Tensor]:
+    """Return the longer utterances of each voice, (count, most) padded, and their counts (count,).
+
+    Args:
+        corpus: The utterances.
+        count: Number of voices.
+        least_frames: Shorter ones are left out: a clip must not be silence after a single word.
+    """
+    long = corpus.frames >= least_frames
+    lists = [np.flatnonzero((corpus.voices == v) & long) for v in range(count)]
+    table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
+    for row, items in enumerate(lists):
+        table[row, : len(items)] = torch.from_numpy(items)
+    counts = torch.tensor([len(items) for items in lists], device=corpus.device)
+    return table.to(corpus.device), counts
+
+
 def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
     """Read the words of each utterance, in the order of `Corpus`."""
     stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]

@@ -18,6 +18,7 @@ import torch
 import torch.distributed
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 
 Shapes = Mapping[str, tuple[int, ...]]
 # Matrices whose product joins the residual stream start small.
@@ -114,6 +115,18 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return (x if wide else x.mT).float()
+
+
+def masked_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """Return the mean cross entropy, weighed by `counted`.
+
+    Args:
+        logits: (..., vocabulary) float32.
+        targets: (...,) ids.
+        counted: (...,) weights; 0 for padding.
+    """
+    losses = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return (losses * counted.flatten()).sum() / counted.sum().clamp_min(1)
 
 
 def divergence(logits: Tensor, wanted: Tensor, counted: Tensor) -> Tensor:

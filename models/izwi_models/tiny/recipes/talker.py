@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +24,12 @@ from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
-from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.data import (
+    Corpus,
+    bucket_batches,
+    text_table,
+    utterances_by_voice,
+)
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.harness import (
     Clock,
@@ -38,12 +42,14 @@ from izwi_models.tiny.recipes.harness import (
     join_ranks,
     learning_rate,
     leave_ranks,
+    masked_loss,
     resume_weights,
     save_tensors,
 )
 from izwi_models.tiny.recipes.settings import TTS_GENERATION, tts_config
 from izwi_models.tiny.recipes.spectral import speaker_mel
 from izwi_models.tiny.recipes.speech import NEWEST, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.talker_batch import Batch, Layout, Targets
 from izwi_models.tiny.recipes.voices import NAMED, all_voices
 
 _PHONES = UNKNOWN_PHONE + 1
@@ -54,45 +60,6 @@ _PREDICTOR_FRAMES = 8192
 _DAMAGED_ROWS, _DAMAGED_CODES = 0.7, 0.12
 _SWAPPED_ROWS = 0.3
 _STILL_WEIGHT = 4.0  # weight of a silent frame: pauses are rare, and noise in them is audible
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Targets of a batch's hidden states, (rows, frames + 1) each."""
-
-    where: Tensor  # position whose state predicts each frame, including the end
-    first: Tensor  # id of codebook 0, or the end of speech
-    counted: Tensor  # weight; 0 for padding
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The input of a batch as ids, before it is embedded; rows have up to `length` positions."""
-
-    text: Tensor  # (rows, length)
-    codec: Tensor  # (rows, length) control ids; -1 where there is none
-    speaker: Tensor  # (rows, 1) position of the speaker
-    by_name: Tensor  # (rows,) whether the speaker is a named voice's embedding, not a clip's vector
-    first_frame: Tensor  # (rows, 1) position of the first frame
-    history: Tensor  # (rows, frames, codebooks) codes with errors
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """All that is drawn of a step, apart from the speakers' clips."""
-
-    items: Tensor  # (rows,) numbers of the utterances
-    layout: Layout
-    targets: Targets
-    inside: Tensor  # (rows, frames) whether a frame belongs to the utterance
-    frames: Tensor  # (chosen,) frames whose codebooks 1.. are predicted, among those of all rows
-    codes: Tensor  # (chosen, codebooks)
-    fine_weights: Tensor  # (chosen, codebooks - 1); 0 for padding
-
-    @property
-    def fine_codes(self) -> Tensor:
-        """Codes of codebooks 1.., (chosen, codebooks - 1)."""
-        return self.codes[:, 1:]
 
 
 class TalkerTrainer:
@@ -126,13 +93,12 @@ class TalkerTrainer:
         self.codes = encode_corpus(corpus, codec, device)
         still = settle_silence(self.codes, corpus, codec)
         self._frame_weights = 1.0 + (_STILL_WEIGHT - 1.0) * still
-        self._voice_table = _by_voice(corpus, device)
+        self._voice_table = utterances_by_voice(corpus, len(all_voices()), _CLIP_FRAMES + 2)
         self._voices = torch.tensor(corpus.voices, device=device)
         named = [voice.name for voice in NAMED]
         newest = torch.tensor([named.index(name) for name in NEWEST], device=device)
         self._is_newest = torch.isin(self._voices, newest)
 
-    # -- a batch -----------------------------------------------------------------------------
     def hold(self, items: Tensor, length: int) -> None:
         """Compute the gradient of a batch; see `loss`."""
         self.optimizer.hold(self.loss(items, length))
@@ -145,8 +111,8 @@ class TalkerTrainer:
         states = self._states(weights, batch, vectors)
         first, rest = self._logits(weights, batch, states)
         targets = batch.targets
-        first_loss = _masked_loss(first, targets.first, targets.counted)
-        rest_loss = _masked_loss(rest, batch.fine_codes, batch.fine_weights)
+        first_loss = masked_loss(first, targets.first, targets.counted)
+        rest_loss = masked_loss(rest, batch.fine_codes, batch.fine_weights)
         phone_loss = self._phone_loss(weights, states[:, :-1], batch)
         drift = torch.zeros_like(first_loss)
         if self._anchor:
@@ -324,13 +290,12 @@ class TalkerTrainer:
             counted=(frame <= lengths).float(),
         )
 
-    # -- losses besides codebook 0 -------------------------------------------------------------
     def _phone_loss(self, weights: dict[str, Tensor], states: Tensor, batch: Batch) -> Tensor:
         starts = self.corpus.device_starts[batch.items]
         labels = self.corpus.labels(starts, states.shape[1])  # (rows, frames, 4)
         logits = F.linear(states, weights["phone_head.weight"]).float()
         counted = batch.inside[..., None].expand(labels.shape).float()
-        return _masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
+        return masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
 
     def _draw_frames(self, real: Tensor) -> Tensor:
         """Draw the frames whose codebooks 1.. are predicted: indices into all rows' frames."""
@@ -338,7 +303,6 @@ class TalkerTrainer:
         count = min(_PREDICTOR_FRAMES, real.numel())
         return scores.flatten().topk(count, sorted=False).indices
 
-    # -- the checkpoint ------------------------------------------------------------------------
     def save(self, out: Path) -> None:
         """Write the averaged weights in the published layout."""
         views = self._fixed | self.weights.views(torch.float32, self.optimizer.averaged)
@@ -347,21 +311,6 @@ class TalkerTrainer:
         (out / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n")
         generation = json.dumps(TTS_GENERATION, indent=2) + "\n"
         (out / "generation_config.json").write_text(generation)
-
-
-def _masked_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
-    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return (losses * counted.flatten()).sum() / counted.sum().clamp_min(1)
-
-
-def _by_voice(corpus: Corpus, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the longer utterances of each voice, (voices, most) padded, and their counts."""
-    long = corpus.frames >= _CLIP_FRAMES + 2  # a clip must not be silence after a single word
-    lists = [np.flatnonzero((corpus.voices == v) & long) for v in range(len(all_voices()))]
-    table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
-    for row, items in enumerate(lists):
-        table[row, : len(items)] = torch.from_numpy(items)
-    return table.to(device), torch.tensor([len(items) for items in lists], device=device)
 
 
 def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
@@ -437,9 +386,7 @@ def main() -> None:
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
-    parser.add_argument(
-        "--steps", type=int, help="end after this many steps, if the time is not over"
-    )
+    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
