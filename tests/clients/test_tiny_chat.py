@@ -124,6 +124,7 @@ async def test_livekit_calls_functions(base_url):
 # -- pipecat ---------------------------------------------------------------------------------
 @needs_pipecat
 async def test_pipecat_calls_functions(base_url):
+    pytest.importorskip("pipecat.services.openai.llm")  # its first import warns of audioop
     from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
     from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
     from pipecat.frames.frames import ErrorFrame, LLMContextFrame, LLMTextFrame
