@@ -104,7 +104,8 @@ class AsrTrainer:
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
         # phonemes would be learned by a head that starts anew
         self._anchor, self._phone_weight = float(args.anchor), 0.0 if args.anchor else 0.2
-        self._teacher = {name: value.to(device, self.dtype) for name, value in tensors.items()}
+        first = tensors if args.anchor else {}
+        self._teacher = {name: value.to(device, self.dtype) for name, value in first.items()}
         own = {name: value for name, value in tensors.items() if args.own.search(name)}
         self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
         self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}

@@ -82,7 +82,8 @@ class TalkerTrainer:
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
         self._anchor = float(args.anchor)
         self._auxiliary = 0.0 if args.anchor else 1.0  # their heads start anew
-        self._teacher = {name: value.to(device, self.dtype) for name, value in tensors.items()}
+        first = tensors if args.anchor else {}
+        self._teacher = {name: value.to(device, self.dtype) for name, value in first.items()}
         own = {name: value for name, value in tensors.items() if args.own.search(name)}
         self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
         self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
