@@ -17,10 +17,11 @@ from izwi_models.tiny.recipes import asr, codec, run, talker
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.harness import divergence
-from izwi_models.tiny.recipes.speech import FRAME
+from izwi_models.tiny.recipes.phone_classifier import PhoneClassifier
+from izwi_models.tiny.recipes.speech import FRAME, LABEL, PHONES
 from izwi_models.tiny.recipes.voices import all_voices
 
-VOICE = ["text", "speech", "codec", "talker", "figures"]
+VOICE = ["text", "speech", "codec", "decoder", "talker", "figures"]
 OPTIONS = argparse.Namespace(
     work=Path("work"), out=Path("out"), minutes=25.0, sentences=1000, stages=VOICE
 )
@@ -33,9 +34,23 @@ def value(stage: run.Stage, option: str) -> str:
 
 def test_the_codec_stage_ends_before_the_talker_stage() -> None:
     stages = run.plan(OPTIONS, {}, set(), gpus=4)
-    assert [stage.name for stage in stages] == ["text", "speech", "codec", "talker", "figures"]
-    assert "--decoder-only" not in stages[2].command
-    assert sum(stage.seconds for stage in stages) <= 25 * 60 - 120
+    assert [stage.name for stage in stages] == VOICE
+    assert ["--decoder-only" in stage.command for stage in stages[2:4]] == [False, True]
+    one_after_another = [stage.seconds for stage in stages if stage.name != "decoder"]
+    assert sum(one_after_another) <= 25 * 60 - 120
+    first, voice, decoder = run.sequences(stages)
+    assert [stage.name for stage in first] == ["text", "speech"]
+    assert [stage.name for stage in voice] == ["codec", "talker", "figures"]
+    assert [stage.after for stage in (*decoder, voice[-1])] == ["codec", "decoder"]
+    assert decoder[0].seconds == voice[1].seconds
+
+
+def test_without_a_talker_the_decoder_gets_the_time_that_the_codec_leaves() -> None:
+    stages = ["codec", "decoder"]
+    options = argparse.Namespace(**{**vars(OPTIONS), "stages": stages})
+    codec_stage, decoder = run.plan(options, {}, set(), gpus=1)
+    assert codec_stage.seconds + decoder.seconds == pytest.approx(25 * 60 - 50)
+    assert codec_stage.seconds < decoder.seconds
 
 
 def test_without_the_codec_stage_the_talker_gets_its_time() -> None:
@@ -52,11 +67,25 @@ def test_without_the_codec_stage_the_talker_gets_its_time() -> None:
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 4])
 def test_training_starts_a_process_for_each_gpu(gpus: int) -> None:
-    trained = [stage for stage in run.plan(OPTIONS, {}, set(), gpus) if stage.seconds]
-    for stage in trained:
-        assert ("--nproc_per_node" in stage.command) == (gpus > 1)
-        if gpus > 1:
-            assert value(stage, "--nproc_per_node") == str(gpus)
+    trained = {stage.name: stage for stage in run.plan(OPTIONS, {}, set(), gpus) if stage.seconds}
+    alone = f"CUDA_VISIBLE_DEVICES={gpus - 1}"
+    assert (alone in trained["decoder"].command) == (gpus > 1)
+    counts = {"codec": gpus, "talker": gpus - 1 if gpus > 1 else gpus, "decoder": 1}
+    for name, count in counts.items():
+        assert ("--nproc_per_node" in trained[name].command) == (count > 1)
+        if count > 1:
+            assert value(trained[name], "--nproc_per_node") == str(count)
+
+
+def test_a_stage_waits_for_one_in_another_list(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    make = f"import time, pathlib; time.sleep(0.5); pathlib.Path({str(made)!r}).touch()"
+    read = f"import pathlib; pathlib.Path({str(made)!r}).unlink()"
+    codec_stage = run.Stage("codec", (sys.executable, "-c", make))
+    decoder = run.Stage("decoder", (sys.executable, "-c", read), after="codec")
+    progress = run.Progress(tmp_path)
+    run.run([[codec_stage], [decoder]], progress)
+    assert run.Progress(tmp_path).finished == {"codec", "decoder"}
 
 
 def test_an_interrupted_run_continues_with_the_remaining_time(tmp_path: Path) -> None:
@@ -68,9 +97,9 @@ def test_an_interrupted_run_continues_with_the_remaining_time(tmp_path: Path) ->
     progress.note(whole[2], 45.0, finished=False)
     again = run.Progress(tmp_path)
     rest = run.plan(OPTIONS, again.ran_s, again.finished, gpus=1)
-    assert [stage.name for stage in rest] == ["codec", "talker", "figures"]
+    assert [stage.name for stage in rest] == VOICE[2:]
     assert rest[0].seconds == whole[2].seconds - 90
-    assert rest[1].seconds == whole[3].seconds
+    assert rest[2].seconds == whole[4].seconds
 
 
 def test_a_failed_stage_ends_the_run_and_is_not_recorded_as_finished(tmp_path: Path) -> None:
@@ -207,6 +236,27 @@ def test_silent_frames_have_more_weight_in_the_talkers_loss(tmp_path: Path, monk
     plain, more, most = summed(1.0), summed(4.0), summed(7.0)
     assert (more - plain > 0).all()
     torch.testing.assert_close(most - plain, 2 * (more - plain), rtol=1e-3, atol=1e-3)
+
+
+def test_a_classifier_judges_phonemes_that_it_learned_from_the_original() -> None:
+    """Two phonemes are tones of their own; the codec's audio has them, or the wrong one."""
+    numbers = json.loads(PHONES.read_text())
+    labels = torch.tensor([[numbers["g"], numbers["d"]] * 4] * 2).repeat_interleave(4, dim=1)
+    at = torch.arange(labels.shape[1] * LABEL) / 24_000
+    tones_hz = torch.where(labels == numbers["g"], 900.0, 2500.0).repeat_interleave(LABEL, dim=1)
+    true = 0.1 * torch.sin(2 * torch.pi * tones_hz * at)
+    swapped = true.roll(4 * LABEL, dims=1)
+    classifier = PhoneClassifier(torch.device("cpu"), seed=0)
+    for _ in range(25):
+        classifier.judge(true, true, labels)
+        classifier.apply()
+    made = swapped.clone().requires_grad_()
+    wrong = classifier.judge(made, true, labels)
+    assert wrong.item() > 1.0
+    assert classifier.right[0] > 0.9 > 0.5 > classifier.right[1]
+    (gradient,) = torch.autograd.grad(wrong, [made])
+    assert gradient.abs().sum() > 0
+    assert classifier.judge(true, true, labels).item() < 0.02
 
 
 def test_divergence_is_that_of_kullback_and_leibler_over_counted_rows() -> None:

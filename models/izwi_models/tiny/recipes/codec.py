@@ -39,6 +39,7 @@ from izwi_models.tiny.recipes.harness import (
     resume_weights,
 )
 from izwi_models.tiny.recipes.perception import Perception
+from izwi_models.tiny.recipes.phone_classifier import PhoneClassifier
 from izwi_models.tiny.recipes.residual import Codebooks
 from izwi_models.tiny.recipes.settings import CODEC
 from izwi_models.tiny.recipes.spectral import gap_loss, log_mel, low_band_loss, spectral_loss
@@ -73,6 +74,9 @@ class CodecTrainer:
         self.aims, self.decoder_only = aims, decoder_only
         self.adversary = Adversary(device, seed)
         self.adversary_steps = 0  # steps with discriminators so far
+        self.classifier = PhoneClassifier(device, seed) if aims.phones else None
+        # shares of plosives recognized: in the original, in the codec's speech
+        self._plosives = self.classifier.right if self.classifier else torch.zeros(2, device=device)
         self._say = torch.zeros((), device=device)  # current weight of their loss
         self.config: CodecConfig = codec_config(CODEC, "settings.CODEC")
         self.device = device
@@ -104,7 +108,7 @@ class CodecTrainer:
                 if name.startswith("encoder."):
                     views[name].zero_()
         self.optimizer = Optimizer(self.weights, clip=1.0, betas=(0.8, 0.99), decay=0.01)
-        self.metrics = torch.zeros(9, device=device)
+        self.metrics = torch.zeros(12, device=device)
         self.gate = torch.full((), float(self.resumed), device=device)
 
     def hold(self, sound: Tensor, labels: Tensor) -> None:
@@ -137,12 +141,15 @@ class CodecTrainer:
         noisy = torch.zeros_like(gaps)
         if self.aims.periodicity:
             noisy = periodicity_loss(made, sound, HARMONIC_BANDS_HZ, SAMPLE_RATE)
+        confused = torch.zeros_like(gaps)
+        if self.classifier is not None:
+            confused = self.classifier.judge(made, sound, labels.flatten(1))
         values = [spectral, low_band, commitment, phone, right, self.optimizer.norm, gaps, heard]
-        values.append(noisy)
+        values += [noisy, confused, *self._plosives]
         self.metrics.copy_(torch.stack(values).detach())
         loss = spectral + self.aims.low_band * low_band
         loss = loss + self.aims.gaps * gaps + self.aims.perception * heard
-        loss = loss + self.aims.periodicity * noisy
+        loss = loss + self.aims.periodicity * noisy + self.aims.phones * confused
         if self.adversary_steps:
             loss = loss + self._objection(made, sound)
         if not self.decoder_only:
@@ -161,6 +168,8 @@ class CodecTrainer:
     def apply(self, share: float, rate: float) -> None:
         """Update the codec, its codebooks and, from `aims.adversary_from`, the discriminators."""
         self.optimizer.apply()
+        if self.classifier is not None:
+            self.classifier.apply()
         if not self.decoder_only:
             self.books.follow()
         if share >= self.aims.adversary_from:
@@ -175,6 +184,7 @@ class CodecTrainer:
         """Return the losses of the last batch as text."""
         names = ["spectral", "low band", "commitment", "phone", "phone right", "norm"]
         names += ["gaps", "heard", "noisy harmonics"]
+        names += ["phones confused", "plosives right in the original", "plosives right"]
         names += ["adversary", "layers apart"]
         values = self.metrics.tolist() + self.adversary.metrics.tolist()
         return ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))

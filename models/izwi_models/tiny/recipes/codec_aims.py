@@ -20,6 +20,7 @@ class Aims:
         gaps: Weight of the output level in silence.
         perception: Weight of the perceptual loss, if a transcriber is given.
         periodicity: Weight of noise in place of harmonics, in the bands of `HARMONIC_BANDS_HZ`.
+        phones: Weight of phonemes that a classifier confuses in the codec's speech.
     """
 
     low_band: float
@@ -29,6 +30,7 @@ class Aims:
     gaps: float = 10.0
     perception: float = 1.5
     periodicity: float = 0.0
+    phones: float = 0.0
 
 
 def take_aims(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,7 @@ def take_aims(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gaps", type=float, default=10.0)
     parser.add_argument("--perception", type=float, default=1.5)
     parser.add_argument("--periodicity", type=float, default=0.0)
+    parser.add_argument("--phones", type=float, default=0.0)
 
 
 def aims_of(args: argparse.Namespace) -> Aims:
@@ -52,4 +55,5 @@ def aims_of(args: argparse.Namespace) -> Aims:
         gaps=args.gaps,
         perception=args.perception,
         periodicity=args.periodicity,
+        phones=args.phones,
     )

@@ -1,8 +1,9 @@
 """Continue training the voice on 1 to 4 GPUs of a host: corpus, codec, talker, figures.
 
 The codec stage ends before the talker stage starts, because the talker learns the codec's codes; it
-encodes the corpus when it starts. Without the codec stage the codes stay the same. The transcriber
-(`asr`) trains on the first GPU at the same time as codec and talker.
+encodes the corpus when it starts. The codec's decoder goes on beside the talker, on the last GPU,
+because it does not change the codes. Without the codec stage the codes stay the same. The
+transcriber (`asr`) trains on the first GPU at the same time as codec and talker.
 
 OUT/izwi-tiny-tts and OUT/izwi-tiny-asr begin as copies of the embedded checkpoints, and are written
 about every minute. `run.json` in OUT records which stages are finished and how long the others have
@@ -30,22 +31,26 @@ LARGEST_FILE = 16 * 2**20  # bytes
 _SAVE_EVERY_S = 45
 _CODEC_SHARE = 0.42  # share of the voice's training time
 _ASR_SHARE = 0.6  # share of the same time; then, on one GPU, the voice trains alone
+_DECODER_JOBS = "60"  # parts of the corpus: a captured step with discriminators failed on more
 # Seconds for starting, reading and encoding the corpus, and for the stages that are not timed.
 _START_S = 50.0
 _UNTIMED_S = {"text": 0.0, "speech": 60.0, "figures": 40.0}
-STAGES = ("text", "speech", "codec", "talker", "asr", "figures")
-_VOICE = ("text", "speech", "codec", "talker", "figures")
+STAGES = ("text", "speech", "codec", "decoder", "talker", "asr", "figures")
+_VOICE = ("text", "speech", "codec", "decoder", "talker", "figures")
 # All tensors that the aligner does not share with the transcriber.
 _ASR_OWN = (
     r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
 )
 # All but the speaker encoder, which further training would fit to the corpus's voices only.
 _TALKER_OWN = r"^(?!speaker_encoder)"
-# Options of the committed codec's training, with twice the weight of gaps.
-_CODEC_AIMS = (
-    *("--rate", "3e-4", "--low-band", "1.5", "--cutoff", "1200", "--gaps", "20"),
-    *("--perception", "2.5", "--periodicity", "1.5", "--adversary-from", "0.15"),
+# Options of the committed codec's training, first as a whole, then of the decoder alone. With the
+# discriminators a captured step of the whole codec fails (README).
+_AIMS = (
+    *("--low-band", "1.5", "--cutoff", "1200", "--gaps", "20"),
+    *("--perception", "2.5", "--periodicity", "1.5"),
 )
+_CODEC_AIMS = (*_AIMS, "--rate", "4e-4", "--phones", "1", "--adversary-from", "2")
+_DECODER_AIMS = (*_AIMS, "--rate", "3e-4", "--phones", "0.5", "--adversary-from", "0.15")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,13 @@ class Stage:
         name: Name in `run.json`.
         command: The command line.
         seconds: Training time; 0 if the command ends by itself.
+        after: Stage that must be finished first, besides those before it in its list.
     """
 
     name: str
     command: tuple[str, ...]
     seconds: float = 0.0
+    after: str = ""
 
 
 def training_seconds(options: argparse.Namespace, ran_s: Mapping[str, float]) -> dict[str, float]:
@@ -74,8 +81,9 @@ def training_seconds(options: argparse.Namespace, ran_s: Mapping[str, float]) ->
     if total_s <= 0:
         raise SystemExit(f"--minutes must be more than {around_s / 60:g}")
     codec = _CODEC_SHARE if "codec" in options.stages else 0.0
-    codec = codec if "talker" in options.stages else float(codec > 0)
-    shares = {"codec": codec, "talker": 1.0 - codec, "asr": _ASR_SHARE}
+    codec = codec if {"talker", "decoder"} & set(options.stages) else float(codec > 0)
+    shares = {"codec": codec, "asr": _ASR_SHARE}
+    shares["talker"] = shares["decoder"] = 1.0 - codec
     return {
         name: max(1.0, share * total_s - ran_s.get(name, 0.0)) for name, share in shares.items()
     }
@@ -98,8 +106,7 @@ def plan(
     left_s = training_seconds(options, ran_s)
     work, tts = Path(options.work), str(options.out / TTS)
     data, python = str(work / "data"), (sys.executable, "-m")
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), "-m")
-    train = (*python, *torchrun) if gpus > 1 else python
+    alone = gpus > 1 and "decoder" in options.stages  # the decoder has a GPU of its own
     batch = ("--batch", "1" if gpus == 1 else "0.5")
     listener = str(EMBEDDED / ASR)
 
@@ -107,6 +114,8 @@ def plan(
         return ("--seconds", f"{left_s[name]:.0f}", "--save-every", str(_SAVE_EVERY_S))
 
     codec = (*timed("codec"), *batch, "--listener", listener, *_CODEC_AIMS)
+    decoder = (*timed("decoder"), "--batch", "0.5", "--listener", listener, *_DECODER_AIMS)
+    decoder += ("--decoder-only", "--jobs", _DECODER_JOBS)
     talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "2")
     talker += ("--own", _TALKER_OWN)
     asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
@@ -115,19 +124,32 @@ def plan(
     commands = {
         "text": (*python, f"{_RECIPES}.text", text, "--number", "200000"),
         "speech": (*python, f"{_RECIPES}.speech", *speech),
-        "codec": (*train, f"{_RECIPES}.codec", data, tts, *codec),
-        "talker": (*train, f"{_RECIPES}.talker", data, tts, *talker),
+        "codec": (*_trained_on(gpus), f"{_RECIPES}.codec", data, tts, *codec),
+        "decoder": (*_last_of(gpus), *python, f"{_RECIPES}.codec", data, tts, *decoder),
+        "talker": (*_trained_on(gpus - alone), f"{_RECIPES}.talker", data, tts, *talker),
         "asr": (*python, f"{_RECIPES}.asr", data, str(options.out / ASR), *asr),
         "figures": (
             *(*python, f"{_RECIPES}.evaluate", data, tts),
             *(listener, "--out", str(options.out / "figures.json")),
         ),
     }
+    after = {"decoder": "codec", "figures": "decoder"}
     return [
-        Stage(name, commands[name], left_s.get(name, 0.0))
+        Stage(name, commands[name], left_s.get(name, 0.0), after.get(name, ""))
         for name in STAGES
         if name in options.stages and name not in finished
     ]
+
+
+def _trained_on(gpus: int) -> tuple[str, ...]:
+    """Return the start of a command that trains on the first `gpus` GPUs, or on the CPU."""
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), "-m")
+    return (sys.executable, "-m", *(torchrun if gpus > 1 else ()))
+
+
+def _last_of(gpus: int) -> tuple[str, ...]:
+    """Return the start of a command that sees the last GPU only."""
+    return ("env", f"CUDA_VISIBLE_DEVICES={gpus - 1}") if gpus > 1 else ()
 
 
 def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
@@ -138,8 +160,9 @@ def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
     """
     first = [stage for stage in stages if stage.name in ("text", "speech")]
     ears = [stage for stage in stages if stage.name == "asr"]
-    voice = [stage for stage in stages if stage not in first and stage not in ears]
-    return [first, *filter(None, (voice, ears))]
+    decoder = [stage for stage in stages if stage.name == "decoder"]
+    voice = [stage for stage in stages if stage not in (*first, *ears, *decoder)]
+    return [first, *filter(None, (voice, decoder, ears))]
 
 
 class Progress:
@@ -178,8 +201,10 @@ def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
     running: dict[int, tuple[Stage, subprocess.Popen[bytes], float]] = {}
     try:
         while running or any(waiting):
+            left = {stage.name for stages in waiting for stage in stages}
+            left |= {stage.name for stage, _, _ in running.values()}
             for row, stages in enumerate(waiting):
-                if row not in running and stages:
+                if row not in running and stages and stages[0].after not in left:
                     stage = stages.pop(0)
                     print("+", *stage.command, flush=True)
                     process = subprocess.Popen(stage.command)
