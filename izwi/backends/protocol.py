@@ -80,7 +80,7 @@ class StateArena(Protocol):
         """Number of free rows."""
         ...
 
-    def beside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         """Run the work inside concurrently to the model's steps, if the device can."""
         ...
 

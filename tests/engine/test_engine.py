@@ -179,7 +179,7 @@ def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() ->
 
 def test_a_runner_without_graphs_does_nothing_beside_and_learns_what_rebuilding_costs() -> None:
     runner = World().engine._workers["toy"].runner
-    assert runner.works_beside is False
+    assert runner.codec_overlaps is False
     before = runner.store.costs.rebuild_s_per_position
     runner.learn(StepCost())
     assert runner.store.costs.rebuild_s_per_position == before, "nothing was measured"

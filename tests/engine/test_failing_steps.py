@@ -137,7 +137,7 @@ class Failing:
     def run(self, asked: Sequence[Request]) -> None:
         self.loop.run([(0.0, request) for request in asked])
 
-    def sound(self, name: str) -> list[float]:
+    def audio(self, name: str) -> list[float]:
         return [x for c in self.chunks[name] if c.pcm is not None for x in c.pcm.tolist()]
 
     def entries(self, name: str) -> list[list[int]]:
@@ -151,7 +151,7 @@ def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]
         alone = Failing(recorded)
         alone.run([request])
         found[request.request_id] = (
-            alone.sound(request.request_id),
+            alone.audio(request.request_id),
             alone.entries(request.request_id),
         )
     return found
@@ -160,7 +160,7 @@ def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]
 def check_so_far(ran: Failing, recorded: bool) -> None:
     for name, (sound, entries) in undisturbed(recorded).items():
         if name in ran.chunks:
-            got = ran.sound(name)
+            got = ran.audio(name)
             assert got == sound[: len(got)], f"wrong sound for {name}"
             assert ran.entries(name) == entries[: len(ran.entries(name))]
 
@@ -168,7 +168,7 @@ def check_so_far(ran: Failing, recorded: bool) -> None:
 def check(ran: Failing, recorded: bool) -> None:
     check_so_far(ran, recorded)
     for name, (sound, entries) in undisturbed(recorded).items():
-        got, last = ran.sound(name), ran.chunks[name][-1]
+        got, last = ran.audio(name), ran.chunks[name][-1]
         if last.reason is Reason.ERROR:
             assert isinstance(last.error, MemoryError)
         else:
@@ -247,10 +247,10 @@ def test_right_sound_or_an_error_on_a_gpu(point: tuple[object, str], after: bool
             ran.run(requests())
         for request in requests():
             name = request.request_id
-            got, right = ran.sound(name), whole.sound(name)
+            got, right = ran.audio(name), whole.audio(name)
             assert got == right[: len(got)], f"wrong sound for {name}, call {call}"
             failed = ran.chunks[name][-1].reason is Reason.ERROR
             assert failed or len(got) == len(right)
         ran.chunks.clear()
         ran.run(requests())
-        assert all(ran.sound(r.request_id) == whole.sound(r.request_id) for r in requests())
+        assert all(ran.audio(r.request_id) == whole.audio(r.request_id) for r in requests())

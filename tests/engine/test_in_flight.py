@@ -65,7 +65,7 @@ def test_sound_is_predicted_if_its_frames_are_there_by_then() -> None:
     whole, short, ended = (sequence_of(3, arrival) for arrival in range(3))
     ended.status.ended = True
     for sequence in (whole, short, ended):
-        sequence.sound.num_vocoded = 1
+        sequence.audio.num_vocoded = 1
     step = predicted(Row(whole, 6, 7), vocode=((whole, 3), (short, 3), (ended, 3)))
     assert (whole.pending.frames, whole.pending.chunks) == (3, 1)
     assert (short.pending.frames, short.pending.chunks) == (0, 0)

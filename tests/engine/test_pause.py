@@ -44,7 +44,7 @@ def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     world.clock.now_s += TEN_MINUTES_S
     world.step()
     assert len(world.logs["a"].pcm) == heard, "a paused request went on"
-    assert sequence_of(world, "a").sound.state_row is None, "nothing was evicted"
+    assert sequence_of(world, "a").audio.state_row is None, "nothing was evicted"
     load = world.engine.load["toy"]
     assert (load["pages_demoted"] > 0) == (host_bytes > 0)
     world.engine.resume("a")
@@ -75,7 +75,7 @@ def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(
             world.submit(spoken(f"b{i}", 6, seed=20 + i, frames=9))
         for _ in range(60):
             world.step()
-        assert (sequence_of(world, request.request_id).sound.state_row is None) == bool(others)
+        assert (sequence_of(world, request.request_id).audio.state_row is None) == bool(others)
         world.engine.resume(request.request_id)
         world.run()
         worlds.append(world)
@@ -101,7 +101,7 @@ def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
     world.step()
     reused = sequence_of(world, "a").kv.num_reused
     assert before - world.config.page_size <= reused < before
-    assert sequence_of(world, "a").sound.state_row is not None
+    assert sequence_of(world, "a").audio.state_row is not None
     world.run()
     assert world.logs["a"].pcm == alone(request).pcm
 

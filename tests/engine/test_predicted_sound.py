@@ -23,7 +23,7 @@ def sequence_of(num_emitted: int, *chunks: int) -> Sequence:
     for _ in range(num_emitted):
         sequence.emitted.append(np.zeros(2, np.int64))
     sequence.kv.num_computed = max(0, sequence.num_prompt + num_emitted - 1)
-    sequence.sound.num_vocoded, sequence.sound.chunks = sum(chunks), list(chunks)
+    sequence.audio.num_vocoded, sequence.audio.chunks = sum(chunks), list(chunks)
     return sequence
 
 

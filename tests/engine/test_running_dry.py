@@ -116,7 +116,7 @@ def test_a_codec_state_is_made_again_from_the_chunks_that_were_taken(crashed: bo
             disturbed.engine.pause("a")
             disturbed.submit(spoken("other", 6, seed=1, frames=3))
             step(disturbed, 9)
-            assert sequence_of(disturbed, "a").sound.state_row is None
+            assert sequence_of(disturbed, "a").audio.state_row is None
             disturbed.engine.resume("a")
         for world in (undisturbed, disturbed):
             world.engine.write("a", TEXT[13:], closed=True)
@@ -133,7 +133,7 @@ def test_recorded_chunks_that_leave_early_keep_the_state() -> None:
         with patch.object(ToyCodec, "sample_rate", 4), drawn_by_torch():
             # the state of this codec counts frames, so that padding changes it
             engine = Engine({"toy": ToyCodec(ops)}, TorchBackend(ops), CONFIG, clock)
-            assert engine._workers["toy"].runner.works_beside is ops.records
+            assert engine._workers["toy"].runner.codec_overlaps is ops.records
             engine.submit(request)
             for number in range(200):
                 for chunk in engine.step():

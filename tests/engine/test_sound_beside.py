@@ -15,7 +15,7 @@ from tests.engine.world import SPEECH, Log, World, alone, run
 
 @pytest.fixture(autouse=True)
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "works_beside", True)
+    monkeypatch.setattr(Runner, "codec_overlaps", True)
 
 
 def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(max_running=5)
     found = run(world, requests)
     world.check_nothing_is_lost()
-    monkeypatch.setattr(Runner, "works_beside", False)
+    monkeypatch.setattr(Runner, "codec_overlaps", False)
     plain = run(World(max_running=5), requests)
     for name, log in plain.items():
         assert found[name].entries == log.entries
@@ -75,7 +75,7 @@ def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.Mo
             raise RuntimeError("the device lost it")
 
         names = [sequence.request.request_id for sequence, _ in pieces]
-        later = [bool(sequence.sound.chunks) for sequence, _ in pieces]
+        later = [bool(sequence.audio.chunks) for sequence, _ in pieces]
         sounds = begin(self, pieces)
         marked = zip(names, later, sounds, strict=True)
         return [lost if name == "b" and late else sound for name, late, sound in marked]

@@ -201,11 +201,11 @@ def test_a_line_of_a_conversation_has_text_and_sound(recorded):
 @pytest.mark.parametrize(
     ("place", "changed", "what"),
     [
-        (3, {"pcm_sha256": "0" * 64}, "sound"),
-        (3, {"num_samples": 1920}, "sound"),
+        (3, {"pcm_sha256": "0" * 64}, "audio"),
+        (3, {"num_samples": 1920}, "audio"),
         (3, {"text": "something else"}, "text"),
         (4, {"text": "something else"}, "text"),
-        (5, {"num_samples": 10**6}, "sound"),
+        (5, {"num_samples": 10**6}, "audio"),
     ],
 )
 def test_what_differs_is_found(recorded, place, changed, what):

@@ -10,7 +10,7 @@ from izwi.scheduler.cost import StepCost
 from izwi.scheduler.deadline import (
     AHEAD_STRETCH,
     BACKGROUND_STEPS,
-    FIRST_SOUND_STRETCH,
+    FIRST_AUDIO_STRETCH,
     LEAST_CHUNK_TOKENS,
     PATIENCE_STEPS,
     PRIORITY_S,
@@ -68,7 +68,7 @@ def test_a_step_with_a_first_sound_stays_short() -> None:
     long_prompt = view_of(30, 1000)
     alone = COST.seconds(plan([], [new], SPEND).work)
     step = plan([*ahead, long_prompt], [new], SPEND._replace(step_s=1.0, running=20))
-    assert COST.seconds(step.work) <= FIRST_SOUND_STRETCH * alone
+    assert COST.seconds(step.work) <= FIRST_AUDIO_STRETCH * alone
     assert len(plan([*ahead, long_prompt], [], SPEND._replace(step_s=1.0)).forward) == 11
 
 
@@ -78,17 +78,17 @@ def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> No
     apart = plan(ahead, [], budgets)
     assert apart.forward == ()
     assert len(apart.vocode) == 4
-    step = plan(ahead, [], budgets._replace(sounds_beside=True))
+    step = plan(ahead, [], budgets._replace(codec_overlaps=True))
     assert [row.key for row in step.forward] == [key for key, _ in step.vocode] == [10, 11, 12, 13]
     one = [decode(10, 4.0, frames=11)]
     assert plan(one, [], budgets).vocode == ()
-    assert plan(one, [], budgets._replace(sounds_beside=True)).vocode == ((10, 12),)
+    assert plan(one, [], budgets._replace(codec_overlaps=True)).vocode == ((10, 12),)
 
 
 def test_sound_that_can_wait_is_made_together_with_more() -> None:
-    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+    beside = SPEND._replace(step_s=1.0, codec_overlaps=True)
     due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
-    assert [view.sound.chunk for view in due] == [12] * 5
+    assert [view.audio.chunk for view in due] == [12] * 5
     waiting = plan(due[:4], [], beside)
     assert len(waiting.forward) == 4
     assert waiting.vocode == ()
@@ -109,14 +109,14 @@ def test_a_stream_without_a_page_for_its_row_still_vocodes() -> None:
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
     for beside in (False, True):
         for slack_s in (4.0, 0.05):
-            budgets = full._replace(sounds_beside=beside)
+            budgets = full._replace(codec_overlaps=beside)
             step = plan([other, changed(stuck, slack_s=slack_s)], [], budgets)
             assert [row.key for row in step.forward] == [0]
             assert step.vocode == ((1, 12),)
 
 
 def test_last_chunks_are_batched_but_briefly_while_slots_are_short() -> None:
-    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+    beside = SPEND._replace(step_s=1.0, codec_overlaps=True)
     rows = [decode(key, 4.0, frames=2) for key in range(2)]
     end = changed(decode(5, 4.0, frames=3), ended=True)
     new = [view_of(9, 20, slack_s=0.1, chunk=1)]

@@ -35,7 +35,7 @@ def decode(key: int, positions: int = 33, pages: int = 3, **rest: object) -> Vie
 
 
 def plan(made: StepBuilder):
-    return made.finish(sounds=lambda view: (view.key,))
+    return made.finish(vocode_order=lambda view: (view.key,))
 
 
 # -- what a view is ------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_a_row_brings_the_sound_that_its_frame_makes_due() -> None:
     assert made.take(decode(1, frames=3, chunk=4))
     assert made.take(decode(2, frames=2, chunk=4))
     assert made.take(decode(3, frames=7, chunk=4))
-    assert made.take(decode(4, frames=3, chunk=4), sound=False)
+    assert made.take(decode(4, frames=3, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4), (3, 4))
     # a pass and four rows, and one call of the codec for two chunks of one size
     assert made.seconds == (4 + 4 + 2 + 2 * 1) * U
@@ -319,7 +319,7 @@ def test_sound_counts_towards_a_rows_limit() -> None:
     due = decode(1, frames=3, chunk=4)
     assert not builder().take(due, limit_s=7.5 * U)
     assert builder().take(due, limit_s=8 * U)
-    assert builder().take(due, limit_s=5 * U, sound=False)
+    assert builder().take(due, limit_s=5 * U, with_audio=False)
 
 
 def test_a_stream_that_ended_gives_its_rest() -> None:
@@ -338,8 +338,8 @@ def test_a_sequence_that_may_not_emit_gives_the_chunk_that_it_has() -> None:
     made = builder()
     assert made.take(decode(1, frames=4, chunk=4, backpressured=True))
     assert not made.take(decode(2, frames=3, chunk=4, backpressured=True))
-    assert made.take_sound(decode(3, frames=4, chunk=4))
-    assert not made.take_sound(decode(3, frames=4, chunk=4))
+    assert made.take_vocoding(decode(3, frames=4, chunk=4))
+    assert not made.take_vocoding(decode(3, frames=4, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
     assert plan(made).forward == ()
 
@@ -348,7 +348,7 @@ def test_a_row_without_a_page_gives_the_sound_that_is_there() -> None:
     made = builder(free_pages=0)
     assert made.take(decode(1, 33, 2, frames=4, chunk=4))
     assert not made.take(decode(2, 33, 2, frames=3, chunk=4))
-    assert not made.take(decode(3, 33, 2, frames=4, chunk=4), sound=False)
+    assert not made.take(decode(3, 33, 2, frames=4, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4),)
     assert plan(made).forward == ()
 
@@ -357,7 +357,7 @@ def test_a_prompt_that_ends_counts_its_first_frame() -> None:
     made = builder()
     assert made.admit(view_of(1, 16, chunk=1))
     assert made.admit(view_of(2, 16, chunk=2))
-    assert made.admit(view_of(3, 16, chunk=1), sound=False)
+    assert made.admit(view_of(3, 16, chunk=1), with_audio=False)
     assert plan(made).vocode == ((1, 1),)
 
 
@@ -366,7 +366,7 @@ def test_the_codec_takes_so_many_streams_the_first_in_the_order_of_sounds() -> N
     for key in (5, 1, 3):
         assert made.take(decode(key, frames=3, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
-    assert made.finish(sounds=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
+    assert made.finish(vocode_order=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
     made = builder(vocodes=3)
     for key in (5, 1, 3):
         assert made.take(decode(key, frames=3, chunk=4))

@@ -30,8 +30,8 @@ def text(key: int, priority: int = 0, slack_s: float = TEXT_S, **more: object) -
 def test_the_playback_clock_rules_what_speaks(
     running: list[View], waiting: list[View], spend: Budgets
 ) -> None:
-    running = [view for view in running if view.sound.chunk]
-    waiting = [view for view in waiting if view.sound.chunk]
+    running = [view for view in running if view.audio.chunk]
+    waiting = [view for view in waiting if view.audio.chunk]
     plain = [[changed(view, priority=0) for view in group] for group in (running, waiting)]
     assert DEADLINE.plan(running, waiting, spend) == DEADLINE.plan(*plain, spend)
 

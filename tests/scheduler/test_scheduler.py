@@ -25,7 +25,7 @@ PAGE = 4
 class Facts:
     """A model that speaks, or writes text, whose prompts are `SimulatedPrompt`s."""
 
-    works_beside = False
+    codec_overlaps = False
 
     def __init__(self, frame_s: float | None):
         self.frame_s = frame_s
@@ -190,14 +190,14 @@ def test_a_sequence_is_planned_as_if_the_steps_in_flight_had_ended() -> None:
     scheduler.add(sequence)
     step(scheduler)
     sequence.emitted += [(0,)] * 3
-    sequence.sound.num_vocoded, sequence.sound.chunks = 1, [1]
+    sequence.audio.num_vocoded, sequence.audio.chunks = 1, [1]
     view = scheduler._view(sequence, 0.0)
     assert (view.progress.num_positions, view.progress.num_computed) == (9, 5)
-    assert (view.sound.frames, view.sound.chunk, view.progress.ended) == (3, 2, False)
+    assert (view.audio.frames, view.audio.chunk, view.progress.ended) == (3, 2, False)
     sequence.pending = Pending(entries=1, frames=2, chunks=1, ends=True)
     view = scheduler._view(sequence, 0.0)
     assert view.progress.num_positions == 10
-    assert (view.sound.frames, view.sound.chunk, view.progress.ended) == (2, 4, True)
+    assert (view.audio.frames, view.audio.chunk, view.progress.ended) == (2, 4, True)
     assert view.num_pages == 2
 
 
@@ -241,7 +241,7 @@ def test_what_only_encodes_has_no_pages_no_row_of_the_codec_and_no_prefix() -> N
     assert [index for _, index in work.encode] == [0]
     assert rows_of(work) == []
     assert sequence.kv.pages == sequence.kv.keys == []
-    assert sequence.sound.state_row is None
+    assert sequence.audio.state_row is None
     assert scheduler.memory.positions_asked == 0
 
 
@@ -480,9 +480,9 @@ def test_a_stream_without_text_plays_what_it_has_before_its_listener_hears_a_gap
     scheduler.add(sequence)
     step(scheduler)
     sequence.emitted += [(0,)] * 4
-    sequence.sound.num_vocoded, sequence.sound.chunks = 2, [2]
+    sequence.audio.num_vocoded, sequence.audio.chunks = 2, [2]
     scheduler.delivered(sequence, 2, now_s=1.0)  # a second of audio
-    assert scheduler._view(sequence, 1.7).sound.chunk == 4
-    assert scheduler._view(sequence, 1.9).sound.chunk == 2
+    assert scheduler._view(sequence, 1.7).audio.chunk == 4
+    assert scheduler._view(sequence, 1.9).audio.chunk == 2
     sequence.input.is_open = False
-    assert scheduler._view(sequence, 1.9).sound.chunk == 4, "its next frame comes soon"
+    assert scheduler._view(sequence, 1.9).audio.chunk == 4, "its next frame comes soon"

@@ -228,7 +228,7 @@ def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Bu
         emits = row.stop == progress.num_positions
         assert not (progress.backpressured and emits), "a held sequence would emit"
     for key, frames in plan.vocode:
-        progress, sound = by_key[key].progress, by_key[key].sound
+        progress, sound = by_key[key].progress, by_key[key].audio
         emits = key in rows and rows[key].stop == progress.num_positions
         there = sound.frames + emits
         wanted = min(there, sound.chunk) if progress.ended else sound.chunk

@@ -242,7 +242,7 @@ def _codec(
     most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
     codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
     if recorder.records:
-        with arena.beside():
+        with arena.side_stream():
             codec.warm_up()
     return codec
 
