@@ -70,7 +70,7 @@ def test_conversations_are_laid_out_as_by_the_reference(tokenizer, n):
     sounds = [said[1] for said in said_in(PROMPTS[n]) if said[0] == "sound"]
     # every position of audio belongs to one of the clips, in order
     places = [i for i, row in enumerate(rows) if row == SOUND]
-    starts = list(prompt.sound_starts)
+    starts = list(prompt.audio_starts)
     sizes = [sound(samples).num_positions for samples in sounds]
     filled = [at + i for at, size in zip(starts, sizes, strict=True) for i in range(size)]
     assert filled == places

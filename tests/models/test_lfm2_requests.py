@@ -115,7 +115,7 @@ def test_sound_and_earlier_answers_are_part_of_it(checkpoint):
         checkpoint, AudioContent(np.zeros(16000, np.float32)), AnswerContent(ANSWER), "and?"
     )
     prompt = request.prompt
-    assert len(prompt.encode_inputs) == len(prompt.sound_starts) == 1
+    assert len(prompt.encode_inputs) == len(prompt.audio_starts) == 1
     rows = prompt.inputs.tolist()
     at = rows.index([-1, *FRAME])
     assert rows[at - 1][0] == 200

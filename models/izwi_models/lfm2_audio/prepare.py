@@ -214,10 +214,10 @@ def transcription_request(
         )
     if ask.context.strip():
         raise InvalidRequest("this model accepts no prompt beside the audio", param="prompt")
-    sound = checkpoint.hear(ask.samples[:])
+    audio = checkpoint.hear(ask.samples[:])
     turns: list[tuple[str, list[Part]]] = [
         (Role.SYSTEM, [prompts.TRANSCRIBE]),
-        (Role.USER, [sound]),
+        (Role.USER, [audio]),
     ]
     prompt = _build(checkpoint, turns, interleaved=False)
     _check_room(checkpoint, prompt, "file")

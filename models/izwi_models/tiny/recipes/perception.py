@@ -47,8 +47,8 @@ class Perception:
             wanted = self._hear(true + noise)
         return (self._hear(made + noise) - wanted).abs().mean() / wanted.abs().mean()
 
-    def _hear(self, sound: Tensor) -> Tensor:
-        samples = to_16k(sound)
+    def _hear(self, audio: Tensor) -> Tensor:
+        samples = to_16k(audio)
         kept = torch.full((len(samples),), samples.shape[1], device=self._device)
         mel = whisper_mel(samples, kept)
         return encode_windows(
