@@ -86,8 +86,8 @@ async def request_speech(
         IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     wants_details = fields.get("word_timestamps") or fields.get("include_codes")
-    sound = _events if wants_details else _pcm
-    async with aclosing(sound(requests, _body(fields), details)) as pieces:
+    receive = _events if wants_details else _pcm
+    async with aclosing(receive(requests, _body(fields), details)) as pieces:
         async for piece in pieces:
             yield piece
 

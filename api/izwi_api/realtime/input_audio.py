@@ -136,10 +136,10 @@ class InputBuffer:
 
     def content(self, start_ms: int, end_ms: int) -> Content:
         """Return the audio between two positions as the content of a message."""
-        sound, duration_ms = self.sound(start_ms, end_ms), float(end_ms - start_ms)
-        return Content("input_audio", audio=sound, audio_ms=duration_ms, wire=self.wire)
+        audio, duration_ms = self.audio(start_ms, end_ms), float(end_ms - start_ms)
+        return Content("input_audio", audio=audio, audio_ms=duration_ms, wire=self.wire)
 
-    def sound(self, start_ms: int, end_ms: int) -> bytes:
+    def audio(self, start_ms: int, end_ms: int) -> bytes:
         """Return the bytes between two positions, as far as they are kept."""
         start, end = (self._byte(place) - self._first_byte for place in (start_ms, end_ms))
         return bytes(self._bytes[max(0, start) : max(0, end)])

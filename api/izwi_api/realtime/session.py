@@ -133,10 +133,10 @@ class RealtimeSession:
         await self._handle(event)
         await self._dialogue.until_transcribed()
 
-    def _hear(self, sound: bytes) -> None:
+    def _hear(self, audio: bytes) -> None:
         """Add audio from the track; a full buffer is cleared."""
         try:
-            self._dialogue.append(sound)
+            self._dialogue.append(audio)
         except EventError as error:
             self._dialogue.clear()
             self.report(error)

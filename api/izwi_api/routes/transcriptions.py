@@ -71,12 +71,12 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
     limits, spool = services.settings.upload_limits, services.decoder.spool
     with ExitStack() as resources:
         decoded = await spool(content, SAMPLE_RATE, limits, resampling)
-        sound = resources.enter_context(decoded)
+        audio = resources.enter_context(decoded)
         del content  # it may be as large as all other memory of this request
-        if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
+        if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
         ask = TranscriptionInput(
-            sound,
+            audio,
             language=fields.forced_language,
             context=fields.context,
             temperature=fields.temperature,
