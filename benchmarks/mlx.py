@@ -155,7 +155,7 @@ def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
                 for name, engine in engines.items():
                     runs[name].append(engine.speak(texts))
                 made = {found[-1]["samples"] for found in runs.values()}
-                assert len(made) == 1, f"they did not make as much sound: {made}"
+                assert len(made) == 1, f"they did not make as much audio: {made}"
             for name, found in runs.items():
                 seconds, cpu_s, first_s = (
                     statistics.median(run[key] for run in found)

@@ -38,8 +38,8 @@ def draw_question(dice: random.Random) -> tuple[str, str]:
 def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
     """Ask a spoken question; return event times in ms after the request, and the answer's text."""
     spoken = {"model": _SPEECH, "voice": voice, "input": question, "response_format": "wav"}
-    sound = http.post("/v1/audio/speech", json=spoken).raise_for_status().content
-    audio = {"data": base64.b64encode(sound).decode(), "format": "wav"}
+    content = http.post("/v1/audio/speech", json=spoken).raise_for_status().content
+    audio = {"data": base64.b64encode(content).decode(), "format": "wav"}
     body: dict[str, Any] = {
         "model": _CHAT,
         "modalities": ["text", "audio"],
@@ -69,7 +69,7 @@ def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
                     times.setdefault("first_audible_ms", audible)
                 num_samples += len(pcm)
     end_ms = 1000 * (time.perf_counter() - begin)
-    question_s = (len(sound) - 44) / 2 / _RATE
+    question_s = (len(content) - 44) / 2 / _RATE
     return times | {
         "text": text,
         "end_ms": end_ms,
