@@ -73,8 +73,8 @@ def client(world):
         yield http
 
 
-def post(client, url, sound, **fields):
-    return client.post(url, data=fields, files={"file": ("a.wav", sound)})
+def post(client, url, audio, **fields):
+    return client.post(url, data=fields, files={"file": ("a.wav", audio)})
 
 
 def test_words_have_times_and_places(client, world, tone_wav):

@@ -66,10 +66,10 @@ def create(client):
 
 @pytest.fixture(scope="module")
 def question(client) -> dict:
-    sound = client.audio.speech.create(
+    audio = client.audio.speech.create(
         model=TTS, voice="basil", input=QUESTION, response_format="wav"
     )
-    return hear(sound.content)
+    return hear(audio.content)
 
 
 def hear(content: bytes, kind: str = "wav") -> dict:

@@ -18,7 +18,7 @@ from izwi_api.schemas.spoken_chat import InputAudio
 from izwi_api.services.spoken_turns import decode_input_audio
 from tests.api.conftest import wait_for
 from tests.api.in_process import serving
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 
@@ -44,7 +44,7 @@ def create(served):
 
 def file_of(name: str, seconds: float = 0.7, rate: int = 16_000) -> str:
     encoder = stream_encoder(name, rate)
-    data = encoder.write(np.asarray(sound(seconds), np.float32)) + encoder.finish()
+    data = encoder.write(np.asarray(waveform(seconds), np.float32)) + encoder.finish()
     return base64.b64encode(data).decode()
 
 

@@ -18,7 +18,7 @@ from izwi_api.http.keys import digest_of
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 KEYS = {"anna": "anna-0123456789abcdef", "ben": "ben-0123456789abcdef"}
@@ -58,7 +58,7 @@ def create(sdk):
 
 
 def clip(seconds: float) -> bytes:
-    pcm = to_s16le(np.resize(np.asarray(sound(0.7), np.float32), round(16_000 * seconds)))
+    pcm = to_s16le(np.resize(np.asarray(waveform(0.7), np.float32), round(16_000 * seconds)))
     return wav_header(16_000, len(pcm)) + pcm
 
 
@@ -102,7 +102,7 @@ def test_a_sound_of_five_minutes_is_refused(create):
 # -- what a file says of itself --------------------------------------------------------------
 def flac() -> bytes:
     encoder = stream_encoder("flac", 16_000)
-    return encoder.write(np.asarray(sound(0.3), np.float32)) + encoder.finish()
+    return encoder.write(np.asarray(waveform(0.3), np.float32)) + encoder.finish()
 
 
 def wav_of(rate: int, channels: int, bits: int, size: int = 4000) -> bytes:

@@ -74,7 +74,7 @@ def events_of(client, **fields):
     return [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
 
 
-def sound_of(events):
+def audio_of(events):
     return b"".join(base64.b64decode(event.get("audio", "")) for event in events)
 
 
@@ -169,7 +169,7 @@ def test_without_an_aligner_it_is_said_what_is_missing(client, server):
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), TooLarge("too long")])
 def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypatch, error):
-    whole = sound_of(events_of(client, word_timestamps=False))
+    whole = audio_of(events_of(client, word_timestamps=False))
     right = world.aligner.read_alignment
 
     def fail(request, classes):
@@ -179,7 +179,7 @@ def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypat
 
     monkeypatch.setattr(world.aligner, "read_alignment", fail)
     events = events_of(client)
-    assert sound_of(events) == whole
+    assert audio_of(events) == whole
     assert words_of(events) == [pytest.approx(word) for word in in_time(ASK["input"])[2:]]
 
 
@@ -356,14 +356,14 @@ def say(*arguments):
 
 
 def test_the_command_writes_the_words_that_a_server_times(world, tmp_path):
-    sound, words = tmp_path / "a.wav", tmp_path / "a.json"
+    audio, words = tmp_path / "a.wav", tmp_path / "a.json"
     server = f"http://127.0.0.1:{world.port}"
-    options = ("--voice", "Ann", "--out", sound, "--words", words, "--server", server)
+    options = ("--voice", "Ann", "--out", audio, "--words", words, "--server", server)
     done = say("One, two.", *options)
     assert done.exit_code == 0, done.output
     reported = json.loads(words.read_text())
     assert reported["words"] == [pytest.approx(word) for word in in_time("One, two.")]
-    assert reported["duration"] == pytest.approx(len(decode_audio(sound, RATE)) / RATE, abs=0.001)
+    assert reported["duration"] == pytest.approx(len(decode_audio(audio, RATE)) / RATE, abs=0.001)
 
 
 def test_the_command_times_words_itself(tmp_path):

@@ -23,19 +23,19 @@ def test_texts_have_their_length_and_differ() -> None:
 
 def test_voices_have_their_length_and_differ() -> None:
     first, second = random_voice(1.5, 1), random_voice(1.5, 2)
-    sound, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
-    assert len(sound) / rate == 1.5
+    audio, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
+    assert len(audio) / rate == 1.5
     assert first != second
 
 
 @pytest.mark.parametrize("seconds", [1.0, 8.0, 29.0])
 def test_sounds_have_their_length_differ_and_are_transcribed(seconds: float) -> None:
-    sounds = [random_audio(seconds, WHISPER_RATE, seed) for seed in range(4)]
-    assert {len(sound) for sound in sounds} == {round(seconds * WHISPER_RATE)}
-    assert len({sound.tobytes() for sound in sounds}) == 4
+    clips = [random_audio(seconds, WHISPER_RATE, seed) for seed in range(4)]
+    assert {len(audio) for audio in clips} == {round(seconds * WHISPER_RATE)}
+    assert len({audio.tobytes() for audio in clips}) == 4
     # without speech a server answers at once, and a benchmark would time nothing
-    assert {no_speech_probability(sound) for sound in sounds} == {0.0}
-    assert max(abs(sound).max() for sound in sounds) < 1.0
+    assert {no_speech_probability(audio) for audio in clips} == {0.0}
+    assert max(abs(audio).max() for audio in clips) < 1.0
 
 
 class _Metrics:

@@ -158,21 +158,21 @@ def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]
 
 
 def check_so_far(ran: Failing, recorded: bool) -> None:
-    for name, (sound, entries) in undisturbed(recorded).items():
+    for name, (audio, entries) in undisturbed(recorded).items():
         if name in ran.chunks:
             got = ran.audio(name)
-            assert got == sound[: len(got)], f"wrong sound for {name}"
+            assert got == audio[: len(got)], f"wrong audio for {name}"
             assert ran.entries(name) == entries[: len(ran.entries(name))]
 
 
 def check(ran: Failing, recorded: bool) -> None:
     check_so_far(ran, recorded)
-    for name, (sound, entries) in undisturbed(recorded).items():
+    for name, (audio, entries) in undisturbed(recorded).items():
         got, last = ran.audio(name), ran.chunks[name][-1]
         if last.reason is Reason.ERROR:
             assert isinstance(last.error, MemoryError)
         else:
-            assert (got, ran.entries(name)) == (sound, entries)
+            assert (got, ran.entries(name)) == (audio, entries)
 
 
 def test_every_point_is_there() -> None:
@@ -248,7 +248,7 @@ def test_right_sound_or_an_error_on_a_gpu(point: tuple[object, str], after: bool
         for request in requests():
             name = request.request_id
             got, right = ran.audio(name), whole.audio(name)
-            assert got == right[: len(got)], f"wrong sound for {name}, call {call}"
+            assert got == right[: len(got)], f"wrong audio for {name}, call {call}"
             failed = ran.chunks[name][-1].reason is Reason.ERROR
             assert failed or len(got) == len(right)
         ran.chunks.clear()

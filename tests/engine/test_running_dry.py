@@ -69,7 +69,7 @@ def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
         for size in sizes:
             world.clock.now_s += wait_s(world) - DRY_S - 0.01
             step(world, 4)
-            assert log.chunks == due, "the listener has sound in hand"
+            assert log.chunks == due, "the listener has audio left to play"
             world.clock.now_s += 0.02
             step(world, 4)
             due.append(size)
@@ -85,8 +85,8 @@ def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
 
 def decode_by_size(codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A codec whose state depends on how the frames are cut, as rounding makes a real one's."""
-    sound, after = ToySpeech.decode(SPEECH, codes, state)
-    return sound, {"sum": after["sum"] * 1.5}
+    audio, after = ToySpeech.decode(SPEECH, codes, state)
+    return audio, {"sum": after["sum"] * 1.5}
 
 
 def run_dry(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Audio that is made beside the next step is the same, and first audio is sent at once.
+"""Audio that is made during the next step is the same, and first audio is sent at once.
 
 Here the audio itself is made as usual; only the loop waits.
 """
@@ -14,7 +14,7 @@ from tests.engine.world import SPEECH, Log, World, alone, run
 
 
 @pytest.fixture(autouse=True)
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "codec_overlaps", True)
 
 
@@ -76,9 +76,9 @@ def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.Mo
 
         names = [sequence.request.request_id for sequence, _ in pieces]
         later = [bool(sequence.audio.chunks) for sequence, _ in pieces]
-        sounds = begin(self, pieces)
-        marked = zip(names, later, sounds, strict=True)
-        return [lost if name == "b" and late else sound for name, late, sound in marked]
+        pending = begin(self, pieces)
+        marked = zip(names, later, pending, strict=True)
+        return [lost if name == "b" and late else audio for name, late, audio in marked]
 
     monkeypatch.setattr(Runner, "vocode", failing)
     logs = run(world, [toy_request(name, 7, seed=4, frames=9) for name in "abc"])

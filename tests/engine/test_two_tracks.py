@@ -63,7 +63,7 @@ def test_a_chunk_tells_the_tracks_of_its_entries() -> None:
 
 def test_text_leaves_at_once_and_the_first_sound_before_the_second_text() -> None:
     heard = alone(replace(talk_request("a", 9, SEED, 60), stop_ids=()))
-    first = heard.kinds.index("sound")
+    first = heard.kinds.index("audio")
     before = [t for chunk in heard.chunks[: first + 1] for t in chunk.tracks.tolist()]
     assert before == [TEXT] * before.count(TEXT) + [FRAMES], "one block of text, one frame"
     assert heard.kinds[:first] == ["text"] * before.count(TEXT), "one token a chunk"

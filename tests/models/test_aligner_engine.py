@@ -21,7 +21,7 @@ from izwi.registry import Registry
 from izwi.request import Reason
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "aligner.npz")
 TAGGED: dict[str, list[str]] = json.loads(str(GOLDEN["tagged"]))
@@ -57,7 +57,7 @@ class Run:
         self.chunks: dict[str, int] = {}
 
     def submit(self, name: str, case: dict[str, Any]) -> None:
-        ask = AlignmentInput(sound(case["seconds"]), case["text"], case["language"])
+        ask = AlignmentInput(waveform(case["seconds"]), case["text"], case["language"])
         self.engine.submit(self.model.prepare_alignment(name, "tiny", ask))
         self.classes[name], self.chunks[name] = [], 0
 

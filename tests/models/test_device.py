@@ -56,7 +56,7 @@ class World:
                 if chunk.pcm is not None:
                     self.pcm[chunk.request_id].append(chunk.pcm)
 
-    def sound(self, i: int) -> np.ndarray:
+    def audio(self, i: int) -> np.ndarray:
         return np.concatenate([*self.pcm[str(i)], np.zeros(0, np.float32)])
 
 
@@ -88,7 +88,7 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     world.engine.resume("1")
     world.run()
     assert world.entries["1"] == whole.entries["1"]
-    np.testing.assert_allclose(world.sound(1), whole.sound(1), rtol=0, atol=NEAR)
+    np.testing.assert_allclose(world.audio(1), whole.audio(1), rtol=0, atol=NEAR)
 
 
 def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
             at_once, _ = world.model.codec.decode(codes, _silence(world.model))
         assert len(world.pcm[str(i)]) > 2
         alone = at_once.reshape(-1).cpu().numpy()
-        np.testing.assert_allclose(world.sound(i), alone, rtol=0, atol=NEAR)
+        np.testing.assert_allclose(world.audio(i), alone, rtol=0, atol=NEAR)
 
 
 def _silence(model: Any) -> dict[str, torch.Tensor]:

@@ -122,16 +122,16 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     speech = await open_speech(
         world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
     )
-    frames_at_first_sound, pieces = None, []
+    frames_at_first_audio, pieces = None, []
     async for chunk in speech.chunks():
         if chunk.pcm is not None:
-            if frames_at_first_sound is None:
-                frames_at_first_sound = speech.num_frames
+            if frames_at_first_audio is None:
+                frames_at_first_audio = speech.num_frames
             pieces.append(chunk.pcm)
     once = np.concatenate(pieces)
     assert len(once) > 24000 * 7
-    assert frames_at_first_sound is not None
-    assert frames_at_first_sound <= speech.num_frames / 4
+    assert frames_at_first_audio is not None
+    assert frames_at_first_audio <= speech.num_frames / 4
     twice, _ = await world.say(text, voice="basil", seed=5)
     np.testing.assert_array_equal(once, twice)
 
@@ -193,8 +193,8 @@ def without_speech(kind: str) -> Float32:
 async def test_what_holds_no_speech_has_no_words(
     world: World, kind: str, detects_speech: bool
 ) -> None:
-    sound = without_speech(kind)
-    assert await world.hear(sound, detects_speech=detects_speech) == ""
+    audio = without_speech(kind)
+    assert await world.hear(audio, detects_speech=detects_speech) == ""
 
 
 def test_they_are_small_enough_to_live_in_the_wheel() -> None:

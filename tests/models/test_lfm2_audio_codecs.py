@@ -173,11 +173,11 @@ def test_the_detokenizer_is_the_reference(detokenizer_of_real_size: Codec, chunk
     """27 frames are 162 spectra, five windows of 30."""
     codes = ended(golden_codes("detokenizer_codes"), frames=3)  # the last chunk is whole
     pcm = detokenizer_of_real_size.stream(codes[:, : -(-28 // chunk) * chunk], [chunk])
-    sound = pcm[0, LAG : LAG + 27 * FRAME]
-    assert worst(sound[::PCM_STEP], GOLDEN["detokenizer_pcm"]) < TOLERANCE
+    audio = pcm[0, LAG : LAG + 27 * FRAME]
+    assert worst(audio[::PCM_STEP], GOLDEN["detokenizer_pcm"]) < TOLERANCE
     first, last = GOLDEN["detokenizer_ends"]
-    assert worst(sound[:960], first) < TOLERANCE
-    assert worst(sound[-960:], last) < TOLERANCE
+    assert worst(audio[:960], first) < TOLERANCE
+    assert worst(audio[-960:], last) < TOLERANCE
 
 
 # -- streams -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def hear(samples: Any) -> AudioPart:
     if len(samples) < 400:
         raise InvalidAudio("too short")
     frames = len(samples) // 160 + 1
-    return AudioPart(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
+    return AudioPart(EncodeInput("audio", np.zeros((2, frames), np.float32)), -(-frames // 8))
 
 
 @pytest.fixture(scope="module")

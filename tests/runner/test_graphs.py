@@ -95,8 +95,8 @@ def test_a_codec_hears_the_clip_of_a_clone_once_and_then_each_frame_once() -> No
     runner = runner_of(graphs)
     clone, other = (stream_of(runner, name, 5) for name in (f"{CLONE}-a", "b"))
     for frames in (2, 3):
-        sounds = runner.vocode([(clone, frames), (other, frames)])
-        assert [len(sound()) for sound in sounds if callable(sound)] == [frames, frames]
+        pending = runner.vocode([(clone, frames), (other, frames)])
+        assert [len(wait()) for wait in pending if callable(wait)] == [frames, frames]
         for sequence in (clone, other):
             sequence.audio.num_vocoded += frames
             sequence.audio.chunks.append(frames)

@@ -152,7 +152,7 @@ def test_sound_waits_two_steps_beside_another_row() -> None:
     assert should_delay_vocoding([row(5), row(0)], [], False)
     assert not should_delay_vocoding([row(6), row(0)], [], False)
     assert not should_delay_vocoding([row(5)], [], False)
-    assert should_delay_vocoding([row(0), row(9, chunk=0)], [], False), "the second makes no sound"
+    assert should_delay_vocoding([row(0), row(9, chunk=0)], [], False), "the second makes no audio"
 
 
 def test_a_stream_that_ended_waits_one_step_where_its_place_is_wanted_and_three_elsewhere() -> None:

@@ -54,7 +54,7 @@ def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
 def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     states = Rows(2)
     rows, (one, other) = CodecRows(states), streams(2)
-    assert rows.take(one), "what was made into sound before is made again"
+    assert rows.take(one), "the frames vocoded before are vocoded again"
     own = one.audio.state_row
     rows.make_idle(one)
     assert rows.num_available == 2

@@ -86,47 +86,47 @@ def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> No
 
 
 def test_sound_that_can_wait_is_made_together_with_more() -> None:
-    beside = SPEND._replace(step_s=1.0, codec_overlaps=True)
+    overlapping = SPEND._replace(step_s=1.0, codec_overlaps=True)
     due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
     assert [view.audio.chunk for view in due] == [12] * 5
-    waiting = plan(due[:4], [], beside)
+    waiting = plan(due[:4], [], overlapping)
     assert len(waiting.forward) == 4
     assert waiting.vocode == ()
-    together = plan(due, [], beside)  # the last has waited for three steps
+    together = plan(due, [], overlapping)  # the last has waited for three steps
     assert len(together.forward) == 5
     assert together.vocode == ((1, 12), (2, 12), (3, 12), (4, 12))
     # who is near a gap waits for nobody, nor does anybody wait for him
-    near = plan([*due[:3], decode(7, 0.1, frames=11)], [], beside)
+    near = plan([*due[:3], decode(7, 0.1, frames=11)], [], overlapping)
     assert near.vocode == ((7, 12),)
     # nor does who is backpressured wait: he may lack text
     backpressured = changed(decode(6, 4.0, frames=13), backpressured=True)
-    assert plan([*due[:3], backpressured], [], beside).vocode == ((6, 12),)
+    assert plan([*due[:3], backpressured], [], overlapping).vocode == ((6, 12),)
 
 
 def test_a_stream_without_a_page_for_its_row_still_vocodes() -> None:
     full = SPEND._replace(step_s=1.0, free_pages=0)
     stuck = view_of(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
-    for beside in (False, True):
+    for overlapping in (False, True):
         for slack_s in (4.0, 0.05):
-            budgets = full._replace(codec_overlaps=beside)
+            budgets = full._replace(codec_overlaps=overlapping)
             step = plan([other, changed(stuck, slack_s=slack_s)], [], budgets)
             assert [row.key for row in step.forward] == [0]
             assert step.vocode == ((1, 12),)
 
 
 def test_last_chunks_are_batched_but_briefly_while_slots_are_short() -> None:
-    beside = SPEND._replace(step_s=1.0, codec_overlaps=True)
+    overlapping = SPEND._replace(step_s=1.0, codec_overlaps=True)
     rows = [decode(key, 4.0, frames=2) for key in range(2)]
     end = changed(decode(5, 4.0, frames=3), ended=True)
     new = [view_of(9, 20, slack_s=0.1, chunk=1)]
-    assert plan([*rows, end], [], beside).vocode == ()
-    assert plan([*rows, changed(end, idle_steps=3)], [], beside).vocode == ((5, 3),)
-    assert plan([*rows, end], new, beside).vocode == ((9, 1),), "a first sound never waits"
-    full = beside._replace(running=3)
+    assert plan([*rows, end], [], overlapping).vocode == ()
+    assert plan([*rows, changed(end, idle_steps=3)], [], overlapping).vocode == ((5, 3),)
+    assert plan([*rows, end], new, overlapping).vocode == ((9, 1),), "first audio never waits"
+    full = overlapping._replace(running=3)
     assert plan([*rows, end], new, full).vocode == ()
     assert plan([*rows, changed(end, idle_steps=1)], new, full).vocode == ((5, 3),)
-    assert plan([rows[0], end], [], beside).vocode == ((5, 3),), "there is no company"
+    assert plan([rows[0], end], [], overlapping).vocode == ((5, 3),), "there is no company"
 
 
 def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
@@ -208,7 +208,7 @@ def test_background_that_was_idle_for_long_runs_one_a_step() -> None:
     urgent = [decode(key, 0.05, frames=11) for key in range(10, 14)]
     step = plan([*idle, *urgent], [], SPEND._replace(step_s=0.0, vocodes=2))
     assert [row.key for row in step.forward if row.key < 10] == [2]
-    assert (2, 12) in step.vocode, "its sound would wait for ever behind those of streams"
+    assert (2, 12) in step.vocode, "its audio would wait forever behind that of streams"
 
 
 def test_background_that_waited_too_long_starts_before_new_streams() -> None:
@@ -244,7 +244,7 @@ def test_sound_goes_to_the_poorest_listeners_first() -> None:
     assert step.vocode == ((4, 12), (3, 12))
 
 
-def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
+def first_audio_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
     """The latest first audio and the longest gap of streams beside much background work."""
     toy = Toy(POLICIES[policy], num_pages=2000, slots=8, tokens=512, vocodes=8, step_s=step_s)
     crowd = [Timeline(300, 150, streams=False) for _ in range(16)]
@@ -256,10 +256,10 @@ def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
 
 
 def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> None:
-    late_s, silence_s = first_sound_after_s("deadline", step_s=0.02)
+    late_s, silence_s = first_audio_after_s("deadline", step_s=0.02)
     assert late_s < 0.03
     assert silence_s == 0.0
-    assert first_sound_after_s("fcfs", step_s=0.02)[0] > 1.0
+    assert first_audio_after_s("fcfs", step_s=0.02)[0] > 1.0
 
 
 # -- limits of a step, worked out by hand --------------------------------------------------------

@@ -88,8 +88,8 @@ def test_new_text_preempts_lower_priority_only() -> None:
     assert (plan.preempt, plan.admit) == ((2,), (9,)), "the latest"
     equal = DEADLINE.plan([text(key, 1) for key in range(4)], [new], ROOMY)
     assert (equal.preempt, equal.admit) == ((), ())
-    sound = [changed(text(key), chunk=4) for key in range(4)]
-    assert DEADLINE.plan(sound, [new], ROOMY).preempt == ()
+    audio = [changed(text(key), chunk=4) for key in range(4)]
+    assert DEADLINE.plan(audio, [new], ROOMY).preempt == ()
     plain = text(9, 0, 0.1, num_computed=0, num_pages=0, started=False)
     assert DEADLINE.plan([text(key) for key in range(4)], [plain], ROOMY).preempt == ()
 

@@ -381,7 +381,7 @@ def test_the_end_of_entries_gives_frames_their_end_and_frees_the_pages() -> None
     assert sequence.pending.epoch == epoch + 1, "what is in flight for it is dropped"
     assert (sequence.status.ended, sequence.status.reason) == (True, Reason.STOP)
     assert scheduler.memory.num_free == 64
-    assert scheduler.runs(sequence), "its sound is owed"
+    assert scheduler.runs(sequence), "its audio is still to be made"
 
 
 def test_a_redraw_runs_the_last_position_again() -> None:

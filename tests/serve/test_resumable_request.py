@@ -34,11 +34,11 @@ def test_the_log_of_a_request_is_what_its_chunks_brought():
     request = ResumableRequest(toy_request("a", 4, seed=1, frames=9), lambda: stream)
     assert_log(request.log(), np.zeros((0, 0), np.int64), None, ())
     assert (request.log().written, request.log().closed, request.log().paused) == ((), False, False)
-    sound = np.zeros(240, np.float32)
+    audio = np.zeros(240, np.float32)
     entries = np.arange(6, dtype=np.int64).reshape(3, 2)
     chunks = [
-        Chunk("a", entries=entries[:2], pcm=sound),
-        Chunk("a", entries[:0], pcm=sound[:100]),
+        Chunk("a", entries=entries[:2], pcm=audio),
+        Chunk("a", entries[:0], pcm=audio[:100]),
         Chunk("a", entries=entries[2:], logprobs=np.array([-0.5], np.float32)),
         Chunk("a", entries[:0], logprobs=np.zeros(0, np.float32), reason=Reason.LENGTH),
     ]
