@@ -119,7 +119,7 @@ def test_a_file_is_needed(client):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
 
-def test_transcribed_words_count_from_the_start_of_the_sound(client, world, tone_wav):
+def test_times_of_transcribed_words_count_from_the_start_of_the_audio(client, world, tone_wav):
     fields = {
         "model": "org/asr",
         "response_format": "verbose_json",

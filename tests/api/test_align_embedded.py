@@ -152,7 +152,7 @@ def test_speech_tells_the_times_of_its_words(client):
     assert times(words)[[0, -1]] == pytest.approx(audible(heard), abs=2 * STEP_S)
 
 
-def test_no_word_is_behind_the_end_of_a_sound_that_does_not_hold_it(client):
+def test_no_word_ends_after_audio_that_does_not_contain_it(client):
     audio = np.random.default_rng(2).normal(size=RATE).astype(np.float32) * 0.05
     words = align(client, audio, " ".join(SENTENCES))
     assert len(words) == 18

@@ -116,7 +116,7 @@ def test_a_spoken_question_is_answered_aloud(client, create, served, question):
     assert words(said) == words(ANSWER)
 
 
-def test_a_stream_sounds_before_its_text_is_complete_and_says_what_the_whole_says(create, question):
+def test_a_stream_has_audio_before_its_text_is_complete_and_says_the_same(create, question):
     ask = {"messages": [user(question, text("a long one"))], **ALOUD}
     whole = create(**ask).choices[0].message.audio
     chunks = list(create(stream=True, stream_options={"include_usage": True}, **ask))
@@ -148,7 +148,7 @@ def test_the_next_turn_names_the_answer_by_its_id(create, served, question):
         assert words(asked[0][1]) == words(QUESTION)
 
 
-def test_text_beside_sound_and_several_sounds_are_one_message(create, served, question):
+def test_text_with_audio_and_several_audio_parts_are_one_message(create, served, question):
     messages = [
         {"role": "system", "content": "Be short."},
         user(text("Listen:"), question, question),
@@ -161,7 +161,7 @@ def test_text_beside_sound_and_several_sounds_are_one_message(create, served, qu
     assert [words(line) for line in lines[1:]] == [words(QUESTION)] * 2
 
 
-def test_text_may_be_answered_aloud_and_sound_in_text(create, question):
+def test_text_may_be_answered_with_audio_and_audio_with_text(create, question):
     aloud = create(messages=[{"role": "user", "content": "hm"}], **ALOUD).choices[0].message
     assert aloud.audio.transcript == ANSWER
     answer = create(model="chat", messages=[user(question)])
@@ -198,20 +198,20 @@ def test_what_cannot_be_said_is_written(create):
     assert (message.audio.transcript, message.audio.data) == ("```\nx = 1\n```", "")
 
 
-def test_a_stop_string_ends_text_and_sound(create):
+def test_a_stop_string_ends_text_and_audio(create):
     said = create(messages=[user(text("hm"))], **ALOUD, stop=" It").choices[0].message.audio
     whole = create(messages=[user(text("hm"))], **ALOUD).choices[0].message.audio
     assert said.transcript == "The train leaves at seven."
     assert 0 < len(said.data) < 0.6 * len(whole.data)
 
 
-def test_an_answer_in_text_to_sound_takes_what_a_question_in_text_does(create, question):
+def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(create, question):
     answer = create(model="chat", messages=[user(question)], n=3)
     assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
     CascadeBody.model_validate({"messages": [user(question)], "logprobs": True}).check()
 
 
-def test_sound_may_be_a_bare_string(create, served, question):
+def test_audio_may_be_a_bare_string(create, served, question):
     bare = {"type": "input_audio", "input_audio": question["input_audio"]["data"]}
     create(model="chat", messages=[user(bare)])
     assert words(served[2].asked[-1].messages[-1].content) == words(QUESTION)

@@ -77,7 +77,7 @@ def test_texts_go_into_a_folder_or_beside(cli, recordings):
     assert (recordings / "z.txt").read_text() == "word word word\n"
 
 
-def test_sounds_that_differ_in_their_ending_do_not_share_a_text(cli, recordings, tone_wav):
+def test_files_that_differ_in_their_suffix_do_not_share_a_transcript(cli, recordings, tone_wav):
     (recordings / "z.flac").write_bytes((recordings / "z.wav").read_bytes())
     cli("transcribe", "in/z.wav", "in/z.flac", "in/b.WAV", "--out-dir", "out")
     assert files_in(cli.folder / "out") == ["b.txt", "z.flac.txt", "z.wav.txt"]
@@ -132,7 +132,7 @@ def test_several_files_run_at_a_time_and_no_more(cli, tone_wav):
     assert max(seen) == 3
 
 
-async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
+async def test_progress_of_a_long_file_is_reported(cli, tone_wav):
     async with AsyncClient(models=["izwi-tiny-asr"]) as client:
         shares, transcript = await progress_of(client, tone_wav(85.0))
     assert shares == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
@@ -159,7 +159,7 @@ def test_a_terminal_shows_how_far_it_is(cli, recordings, monkeypatch, names, sho
     assert shown in screen.getvalue()
 
 
-def test_how_long_a_sound_may_be_is_set_for_the_command_too(cli, recordings, monkeypatch):
+def test_the_limit_of_a_files_length_applies_to_the_command_too(cli, recordings, monkeypatch):
     monkeypatch.setenv("IZWI_MAX_AUDIO_S", "2")
     assert "longer than 2 s" in cli("transcribe", "in/z.wav", code=2).stderr
     assert cli("transcribe", "in/b.WAV").stdout == "word word\n"
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_missing_ends_it_once(cli, recordings, monkeypatch)
 
 
 # -- pipes ---------------------------------------------------------------------------------------
-def test_stdout_holds_the_sound_and_nothing_else(cli):
+def test_stdout_has_the_audio_and_nothing_else(cli):
     result = cli("say", "hello", "--out", "-")
     samples, rate = sf.read(io.BytesIO(result.stdout_bytes))
     assert (len(samples), rate) == (5 * 1920, 24_000)

@@ -56,7 +56,7 @@ def test_a_stream_is_the_same_audio_in_pieces(world):
     assert np.array_equal(np.concatenate(pieces), whole.samples)
 
 
-def test_codes_come_beside_the_audio(world):
+def test_codes_come_with_the_audio(world):
     with Client(**world[0]) as client, client.stream_speech("hey", include_codes=True) as stream:
         samples = sum(audio.samples.size for audio in stream)
     assert samples == 3 * FRAME

@@ -56,7 +56,7 @@ async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
 
 
 # -- the real engine -----------------------------------------------------------------------------
-async def test_sound_in_one_go_reads_as_offline(engine, registry):
+async def test_audio_in_one_piece_is_transcribed_as_offline(engine, registry):
     samples = waveform(19.0)
     offline = await open_transcription(engine, registry, ASR, TranscriptionInput(samples))
     await offline.finish()
@@ -71,7 +71,7 @@ async def test_sound_in_one_go_reads_as_offline(engine, registry):
     assert finals[-1].end_s == 19.0
 
 
-async def test_speech_is_heard_while_it_arrives(engine, registry):
+async def test_speech_is_transcribed_while_it_arrives(engine, registry):
     speech = await open_speech(engine, registry, TTS, SpeechInput(SAID, voice="amber"))
     pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
     samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE).astype(np.float32)
@@ -263,7 +263,7 @@ async def test_feeding_waits_for_a_model_that_is_behind(reported):
     await asyncio.wait_for(fed, 60)
 
 
-async def test_unusable_sound_is_refused_and_changes_nothing(reported):
+async def test_unusable_audio_is_refused_and_changes_nothing(reported):
     with pytest.raises(InvalidAudio):
         await reported.live.feed(np.zeros((2, 100), np.float32))
     with pytest.raises(InvalidAudio):
@@ -292,7 +292,7 @@ async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
     assert segments[-1].end_s == pytest.approx(240.0)
 
 
-async def test_features_are_computed_beside_the_event_loop(registry, monkeypatch):
+async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
     engine, threads = ReportingEngine(answers_at_once=True), set()
     live = await open_live_transcription(engine, registry, ASR)
     next_step, prepare = live._stream.next_step, live._model.prepare_stream_step

@@ -167,7 +167,7 @@ def test_it_writes_down_what_it_hears(client):
     assert all(token.logprob <= 0.0 for token in likely.logprobs)
 
 
-def test_long_sounds_go_through_in_pieces(client):
+def test_long_audio_is_transcribed_in_pieces(client):
     """Five minutes: more than the encoder takes at once."""
     written = heard(client, clip(300.0), response_format="verbose_json")
     assert len(written.segments) >= 10
@@ -175,7 +175,7 @@ def test_long_sounds_go_through_in_pieces(client):
     assert written.duration == pytest.approx(300.0)
 
 
-def test_a_sound_that_is_too_short_is_refused(client):
+def test_audio_that_is_too_short_is_refused(client):
     assert refusal(lambda: heard(client, clip(0.05))) == (400, "file")
     assert heard(client, clip(0.15)).text
 

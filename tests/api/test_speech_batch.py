@@ -161,7 +161,7 @@ def test_defaults_may_stand_in_an_object_of_their_own():
         parse_item(batch, "tts", "hi")
 
 
-def test_the_sound_of_a_batch_is_limited(client, monkeypatch):
+def test_the_audio_of_a_batch_is_limited(client, monkeypatch):
     monkeypatch.setattr(speech_batch, "MAX_BATCH_BYTES", 10 * FRAME * 2)
     answer = say(client, {"input": "x" * 5}, {"input": "x" * 40}, response_format="pcm")
     assert len(audio(answer["results"][0])) == 5 * FRAME * 2

@@ -577,7 +577,7 @@ async def test_white_space_does_not_keep_an_utterance_open(tmp_path):
     assert not world.engine.live
 
 
-async def test_text_and_sound_keep_an_utterance_open(tmp_path):
+async def test_text_and_audio_keep_an_utterance_open(tmp_path):
     world = World(tmp_path, stream_text_s=1.0)
     client = await world.open()
     for _ in range(12):
@@ -706,7 +706,7 @@ async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, 
         assert messages[-1]["usage"]["output_tokens"] == speech.num_frames
 
 
-async def test_the_real_engine_is_heard_early_cancelled_and_left(tmp_path, monkeypatch):
+async def test_the_real_engine_starts_early_and_is_cancelled_and_left(tmp_path, monkeypatch):
     async with embedded(tmp_path, monkeypatch) as (services, client):
         client.send("session.config", voice=VOICE, seed=7)
         client.send("input.text", text="One two three")

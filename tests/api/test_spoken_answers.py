@@ -80,7 +80,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_first_sound_leaves_before_the_answer_is_complete(engine, registry):
+async def test_the_first_audio_is_sent_before_the_answer_is_complete(engine, registry):
     text, kinds = "", []
     spoken = await answer(engine, registry)
     async for piece in spoken.pieces():
@@ -118,7 +118,7 @@ async def test_marks_are_not_said(engine, registry):
     ("pause_s", "evicted"),
     [(0.2, False), pytest.param(2.0, False, marks=pytest.mark.slow), (0.2, True)],
 )
-async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
+async def test_a_pause_does_not_change_the_audio(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))
     spoken, audio, written, num_pauses = await answer(engine, registry), [], "", 0
     async for piece in spoken.pieces():

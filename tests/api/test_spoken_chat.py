@@ -129,7 +129,7 @@ def test_the_next_turn_names_the_answer_by_its_id(create, served):
     assert other.usage.prompt_tokens < again.usage.prompt_tokens
 
 
-def test_a_sound_may_be_answered_in_text(create):
+def test_audio_may_be_answered_in_text(create):
     answer = create(model="s2s", messages=[user(hear())], max_tokens=12, temperature=0.0)
     (choice,) = answer.choices
     assert choice.message.content
@@ -140,7 +140,7 @@ def test_a_sound_may_be_answered_in_text(create):
     assert text == choice.message.content
 
 
-def test_sampling_is_of_text_and_sound_apart(create):
+def test_text_and_audio_have_their_own_sampling(create):
     def ask(**more):
         answer = create(messages=[user(TEXT)], audio=PCM, **{**SHORT, **more})
         return answer.choices[0].message.audio
@@ -170,7 +170,7 @@ def test_disconnect_frees_the_engine(create, served):
     wait_for(lambda: served[1].engine.load["s2s"]["running"] == 0)
 
 
-async def test_sound_is_resampled_as_the_model_heard_it_in_training(served):
+async def test_audio_is_resampled_as_in_the_models_training(served):
     data = file_of("wav", 0.5, 44_100)
     audio = InputAudio(data=data, format="wav")
     own = decode_audio(base64.b64decode(data), 44_100)

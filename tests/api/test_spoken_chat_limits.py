@@ -89,11 +89,11 @@ def test_ten_thousand_tokens(create):
         assert refused.value.code == "context_length_exceeded"
 
 
-def test_a_sound_of_five_hundredths_of_a_second_is_heard(create):
+def test_audio_of_five_hundredths_of_a_second_is_accepted(create):
     assert create(messages=[hear(clip(0.05))], **ALOUD).choices[0].message.audio.data
 
 
-def test_a_sound_of_five_minutes_is_refused(create):
+def test_audio_of_five_minutes_is_refused(create):
     with pytest.raises(openai.APIStatusError, match="120 s") as refused:
         create(messages=[hear(clip(300.0))], **ALOUD)
     assert refused.value.status_code == 413

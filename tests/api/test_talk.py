@@ -196,7 +196,7 @@ def answering(*deltas, model_task="chat", end=True):
     return app, asked
 
 
-def test_a_chat_model_is_asked_where_no_model_hears_and_speaks():
+def test_a_chat_model_is_used_if_there_is_no_speech_to_speech_model():
     app, asked = answering(
         {"role": "assistant"},
         {"content": "Well, "},

@@ -106,7 +106,7 @@ def test_words_come_as_events_in_the_time_of_what_is_delivered(client, speed):
     assert words[-1]["end"] <= len(pcm) / 2 / RATE + 0.05
 
 
-def test_what_is_aligned_is_the_sound_of_each_piece(client, world):
+def test_the_audio_of_each_piece_is_aligned(client, world):
     world.aligner.asked.clear()
     events_of(client, speed=2.0, language="english")
     asked = world.aligner.asked
@@ -145,7 +145,7 @@ def test_word_events_are_sent_on_request_only(client, world):
     ("fields", "reported"),
     [({"stream_format": "audio"}, "'sse'"), ({"stream_format": None}, "'sse'")],
 )
-def test_a_plain_sound_has_no_place_for_words(client, fields, reported):
+def test_formats_without_events_refuse_word_times(client, fields, reported):
     answer = client.post("/v1/audio/speech", json=ASK | fields)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "word_timestamps")
@@ -168,7 +168,7 @@ def test_without_an_aligner_it_is_said_what_is_missing(client, server):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), TooLarge("too long")])
-def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypatch, error):
+def test_an_alignment_that_fails_does_not_change_the_audio(client, world, monkeypatch, error):
     whole = audio_of(events_of(client, word_timestamps=False))
     right = world.aligner.read_alignment
 
@@ -238,7 +238,7 @@ def session(world, **fields):
 
 
 @pytest.mark.parametrize("stream_audio", [True, False])
-def test_a_session_has_words_beside_the_sound_of_each_sentence(world, stream_audio):
+def test_a_session_has_word_times_with_the_audio_of_each_sentence(world, stream_audio):
     fields = {"audio_encoding": "base64", "split_granularity": "sentence", "speed": 0.5}
     reported = list(session(world, **fields, stream_audio=stream_audio))
     for index, text in enumerate(("one two.", "three")):

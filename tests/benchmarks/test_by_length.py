@@ -29,7 +29,7 @@ def test_voices_have_their_length_and_differ() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 8.0, 29.0])
-def test_sounds_have_their_length_differ_and_are_transcribed(seconds: float) -> None:
+def test_random_audio_has_its_length_differs_and_is_transcribed(seconds: float) -> None:
     clips = [random_audio(seconds, WHISPER_RATE, seed) for seed in range(4)]
     assert {len(audio) for audio in clips} == {round(seconds * WHISPER_RATE)}
     assert len({audio.tobytes() for audio in clips}) == 4

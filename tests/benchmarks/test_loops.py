@@ -57,7 +57,7 @@ def speaking(parts: list[tuple[float, bytes]], asked: list[Any]) -> Handler:
     return answer
 
 
-async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
+async def test_audio_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
     asked: list[Any] = []
     # cut inside a sample; the third part comes 0.2 s after 0.08 s of audio
     parts = [(0.05, SILENCE + AUDIO[:1]), (0.05, AUDIO[1:]), (0.2, AUDIO)]
@@ -72,7 +72,7 @@ async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a
     assert played.total_s >= 0.3
 
 
-async def test_sound_that_keeps_ahead_has_no_gap():
+async def test_audio_that_keeps_ahead_has_no_gap():
     parts = [(0.0, AUDIO * 4), (0.05, AUDIO * 4), (0.05, AUDIO)]
     async with answering(speaking(parts, [])) as client:
         assert (await listen(client, "izwi-tiny-tts", 0)).gap_s == 0

@@ -16,7 +16,7 @@ from tests.engine.toy import toy_request
 from tests.engine.world import SPEECH, STEP_S, World, alone, run
 
 
-def test_everybody_gets_the_same_in_as_many_steps_and_one() -> None:
+def test_every_request_gets_the_same_output_in_one_step_more() -> None:
     requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
     plain = World(max_running=5)
     logs = run(plain, requests)

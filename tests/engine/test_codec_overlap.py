@@ -18,7 +18,7 @@ def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "codec_overlaps", True)
 
 
-def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_gets_the_same_output(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
     world = World(max_running=5)
     found = run(world, requests)
@@ -32,7 +32,7 @@ def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[name].reason is log.reason
 
 
-def test_first_sound_leaves_at_once_and_later_sound_with_the_next_step() -> None:
+def test_first_audio_is_sent_at_once_and_later_audio_with_the_next_step() -> None:
     world = World(chunk_ramp=(1, 2))
     world.submit(toy_request("a", 7, seed=4, frames=6))
     log = world.logs["a"]
@@ -46,7 +46,7 @@ def test_first_sound_leaves_at_once_and_later_sound_with_the_next_step() -> None
     assert not world.engine.has_work
 
 
-def test_leaving_and_pausing_while_sound_is_made() -> None:
+def test_aborting_and_pausing_while_audio_is_vocoded() -> None:
     whole = alone(toy_request("a", 7, seed=4, frames=12))
     world = World(chunk_ramp=(1, 2))
     for name in "ab":
@@ -66,7 +66,7 @@ def test_leaving_and_pausing_while_sound_is_made() -> None:
     world.check_nothing_is_lost()
 
 
-def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_that_fails_later_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(chunk_ramp=(1, 2))
     begin = Runner.vocode
 

@@ -194,7 +194,7 @@ def test_every_point_is_there() -> None:
     mode=st.sampled_from(["plain", "ahead", "recorded"]),
     rows=st.sampled_from([2, 5]),
 )
-def test_right_sound_or_an_error(
+def test_right_audio_or_an_error(
     point: tuple[object, str], calls: frozenset[int], after: bool, mode: str, rows: int
 ) -> None:
     recorded = mode == "recorded"
@@ -237,7 +237,7 @@ def test_right_sound_or_an_error(
     ],
     ids=lambda point: point[1],
 )
-def test_right_sound_or_an_error_on_a_gpu(point: tuple[object, str], after: bool) -> None:
+def test_right_audio_or_an_error_on_a_gpu(point: tuple[object, str], after: bool) -> None:
     """Recorded: the state is advanced by a replay that the host has not waited for."""
     whole = Failing(True, device="cuda")
     whole.run(requests())

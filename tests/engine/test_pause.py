@@ -127,7 +127,7 @@ def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
     assert (load["pauses"], load["resumes"]) == (1, 1)
 
 
-def test_one_that_only_owes_sound_can_be_paused_too() -> None:
+def test_a_sequence_with_only_audio_left_can_be_paused_too() -> None:
     request = spoken("a", 6, seed=3, frames=30)
     world = World(chunk_ramp=(2,), max_step_vocodes=1, policy="fcfs")
     for i in range(3):  # their audio comes first, and there is not enough time for all

@@ -58,7 +58,7 @@ def step(world: World, count: int = 1) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("num_frames", "sizes"), [(14, [4, 2, 1]), (8, [1]), (12, [4, 1])])
-def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
+def test_frames_that_fill_no_chunk_become_audio_before_a_gap(
     policy: str, num_frames: int, sizes: list[int]
 ) -> None:
     with patch.object(SPEECH, "sample_rate", 4):  # a frame takes a second

@@ -99,7 +99,7 @@ def test_one_pass_gives_all_times_at_once(model):
     assert run.classes["a"] == CASES[1]["classes"]
 
 
-def test_a_known_sound_is_not_run_again_and_its_words_are(model):
+def test_known_audio_is_not_encoded_again_but_its_words_are_aligned(model):
     run = Run(model, page_size=4)
     run.submit("a", CASES[1])
     run.finish()

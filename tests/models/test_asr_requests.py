@@ -128,7 +128,7 @@ def test_bad_requests_name_their_parameter(model, ask, param):
     assert raised.value.param == param
 
 
-def test_a_language_beside_the_folders_own_list_is_refused(model):
+def test_a_language_not_in_the_folders_list_is_refused(model):
     """As a speech model refuses it: what comes out would not be that language."""
     assert "French" not in model.languages
     with pytest.raises(InvalidRequest, match="no language 'fr'; the model has: ") as raised:

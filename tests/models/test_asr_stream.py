@@ -263,7 +263,7 @@ def test_segments_are_those_of_the_whole(model, seconds, packet):
         assert first == [2.0 * n for n in range(1, int(min(seconds - 0.01, SEGMENT_S) / 2) + 1)]
 
 
-def test_sound_in_one_go_is_the_offline_request(model):
+def test_audio_in_one_piece_is_the_offline_request(model):
     samples = waveform(9.5)
     stream = open_stream(model, language="en", context="the system")
     stream.write(samples)
@@ -329,7 +329,7 @@ def keys_of(model: Qwen3ASR, request: Request) -> list[int]:
     return keys
 
 
-def test_keys_tell_sounds_and_places_apart(model):
+def test_keys_depend_on_the_audio_and_the_position(model):
     prompt = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0))).prompt
     audio = slice(prompt.audio_start, prompt.audio_start + prompt.num_audio)
     assert len(set(prompt.content_keys[audio].tolist())) == prompt.num_audio
@@ -427,7 +427,7 @@ def test_memory_is_that_of_one_segment(model):
     assert max(sizes) < (SEGMENT_S + 2) * (16000 * 4 + 100 * 128 * 4)
 
 
-def test_too_little_is_no_sound_and_too_loud_is_clipped(model):
+def test_too_little_audio_is_ignored_and_too_loud_audio_is_clipped(model):
     stream = open_stream(model)
     stream.write(np.zeros(200, np.float32))
     stream.close()

@@ -95,7 +95,7 @@ def test_a_prompt_of_ten_thousand_tokens(served: Served) -> None:
     assert answer(served, [asked("x" * 10_000)]) > 3.5
 
 
-def test_a_sound_of_five_hundredths_of_a_second(served: Served) -> None:
+def test_audio_of_five_hundredths_of_a_second(served: Served) -> None:
     assert answer(served, [asked(AudioContent(np.full(RATE // 20, 0.1, np.float32)))]) > 3.5
 
 

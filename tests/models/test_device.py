@@ -64,7 +64,7 @@ class World:
     ("name", "host_bytes"),
     [*((name, 0) for name in KINDS), pytest.param("tts", 1 << 24, marks=pytest.mark.slow)],
 )
-def test_a_pause_is_in_neither_entries_nor_sound(
+def test_a_pause_changes_neither_entries_nor_audio(
     tmp_path: Path, name: str, host_bytes: int
 ) -> None:
     family, folder = KINDS[name]
@@ -91,7 +91,7 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     np.testing.assert_allclose(world.audio(1), whole.audio(1), rtol=0, atol=NEAR)
 
 
-def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
+def test_audio_in_chunks_equals_audio_at_once(tmp_path: Path) -> None:
     family, folder = KINDS["tts"]
     world = World(family, folder(tmp_path / "checkpoint"))
     for i in range(len(TEXTS)):

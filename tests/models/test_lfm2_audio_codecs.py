@@ -239,7 +239,7 @@ def test_impossible_codes_do_no_harm(codec: Codec) -> None:
     assert pcm.isfinite().all()
 
 
-def test_sound_is_bounded(codec: Codec) -> None:
+def test_audio_is_bounded(codec: Codec) -> None:
     pcm = codec.stream(codec.random(1, 8), [3])
     assert pcm.abs().max() <= 1.0
 
@@ -287,7 +287,7 @@ def test_rows_of_a_batch_may_end_at_different_frames(tiny_detokenizer: Codec) ->
         assert worst(together[row, :stop], alone[0, :stop]) < TOLERANCE
 
 
-def test_the_end_of_answers_sound_ends_a_stream(tiny_detokenizer: Codec) -> None:
+def test_the_end_of_an_answers_audio_ends_a_stream(tiny_detokenizer: Codec) -> None:
     """The model's own last frame, eight times 2048, does as well as END."""
     codes = ended(tiny_detokenizer.random(1, 4))
     theirs = torch.where(codes == detokenizer.END, 2048, codes)

@@ -88,7 +88,7 @@ def test_features_of_another_rate_are_those_of_the_resampled(front: Preprocessor
 
 
 @pytest.mark.parametrize("samples", [0, 1, 159])
-def test_sound_without_a_frame_is_refused(front: PreprocessorConfig, samples: int) -> None:
+def test_audio_without_a_frame_is_refused(front: PreprocessorConfig, samples: int) -> None:
     with pytest.raises(InvalidAudio, match="160"):
         log_mel(front, np.zeros(samples, np.float32), 16_000)
 
@@ -234,7 +234,7 @@ def test_five_minutes_are_encoded_in_bounded_memory(
     assert out.isfinite().all()
 
 
-def test_the_shortest_sound_has_a_token(
+def test_the_shortest_audio_has_a_token(
     config: EncoderConfig, plain: Weights, front: PreprocessorConfig
 ) -> None:
     mel = log_mel(front, noise("short", 800), 16_000)

@@ -234,7 +234,7 @@ def test_memory_for_one_conversation_serves_three(models, alone):
     assert load["available_pages"] == load["pages"] == 16
 
 
-def test_the_first_sound_leaves_before_the_second_block_of_text(alone):
+def test_the_first_audio_is_sent_before_the_second_block_of_text(alone):
     order = alone["talk"].order
     first = order.index("S")
     assert order[:first].lstrip("T").strip("A") == ""
@@ -264,7 +264,7 @@ def test_a_third_turn_computes_what_is_new(model):
         turns.append(turn(AnswerContent(tuple(answer.entries)), role=Role.ASSISTANT))
 
 
-def test_the_sound_is_that_of_the_frames(model, alone):
+def test_the_audio_is_that_of_the_frames(model, alone):
     """Streamed audio equals that of one decode; frames that end a stretch of audio are silent."""
     frames = [ids for ids in alone["talk"].entries if len(ids) == 8 and ids[0] != 2048]
     codec = model.tracks[1].codec

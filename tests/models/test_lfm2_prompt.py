@@ -105,7 +105,7 @@ def test_content_keys_identify_the_input_of_a_position(tokenizer):
     assert min(in_audio) >= 1 << 62
 
 
-def test_other_sounds_and_frames_have_other_keys(tokenizer):
+def test_other_audio_and_frames_have_other_keys(tokenizer):
     turn = [["user", [["sound", 9999]]]]
     other = [["user", [["sound", 9998]]]]
     a, b = built(tokenizer, turn), built(tokenizer, other)

@@ -98,7 +98,7 @@ def test_recorded_steps_say_what_plain_ones_say(
 
 
 @CALM_AT_NIGHT
-def test_what_is_not_recorded_runs_beside_it(folder: Path) -> None:
+def test_unrecorded_work_runs_alongside_recorded_steps(folder: Path) -> None:
     """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
     for graphs in (False, True):

@@ -90,7 +90,7 @@ def decoded(model: LFM2Audio, frames: list[list[int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("entries", [7, 8, 18, 19, 20, 60])
 @pytest.mark.parametrize("ramp", [(1, 2, 4, 8), pytest.param((1,), marks=pytest.mark.slow), (5,)])
-def test_sound_is_the_one_shot_decode(
+def test_audio_equals_the_one_shot_decode(
     model: LFM2Audio, entries: int, ramp: tuple[int, ...]
 ) -> None:
     """Answers that end with their first frame, inside a block, behind one, in the next text."""
@@ -182,7 +182,7 @@ def test_what_it_said_and_wrote_can_be_recorded_and_replayed(recorded):
     assert not list(replay(an_engine(registry), registry, lines))
 
 
-def test_a_line_of_a_conversation_has_text_and_sound(recorded):
+def test_a_line_of_a_conversation_has_text_and_audio(recorded):
     _, lines = recorded
     spoken, written, stopped = lines[3:]
     assert isinstance(spoken, ConversationLine)

@@ -32,7 +32,7 @@ def test_whisper_features_are_the_references(seconds):
     np.testing.assert_allclose(mel.flatten()[::STEP], expected, atol=1e-4, rtol=0)
 
 
-def test_long_sound_is_transformed_in_blocks_without_seams():
+def test_long_audio_is_transformed_in_blocks_without_seams():
     samples = waveform(60.0)
     late = whisper_log_mel(samples)[:, 4000:4200]
     alone = whisper_log_mel(samples[16000 * 30 :])[:, 1000:1200]
@@ -58,7 +58,7 @@ def test_two_channels_are_invalid_audio():
         whisper_log_mel(np.zeros((2, 1600), np.float32))
 
 
-def test_shortest_sound():
+def test_shortest_audio():
     assert whisper_log_mel(np.ones(201, np.float32)).shape == (128, 1)
     assert speaker_log_mel(np.ones(385, np.float32)).shape == (1, 128)
 

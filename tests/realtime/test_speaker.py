@@ -101,7 +101,7 @@ class Starved:
     def abort(self): ...
 
 
-async def test_an_answer_that_is_cancelled_is_cleared_even_if_all_its_sound_was_played():
+async def test_a_cancelled_answer_is_cleared_even_if_all_its_audio_was_played():
     heard = Heard()
     hooks = Hooks(
         emit=lambda *_, **__: None,

@@ -90,7 +90,7 @@ def test_only_rows_that_a_graph_takes_are_launched() -> None:
     assert (runner.codec_overlaps, without.codec_overlaps) == (True, False)
 
 
-def test_a_codec_hears_the_clip_of_a_clone_once_and_then_each_frame_once() -> None:
+def test_a_codec_decodes_the_clip_of_a_clone_once_and_then_each_frame_once() -> None:
     graphs = Graphs()
     runner = runner_of(graphs)
     clone, other = (stream_of(runner, name, 5) for name in (f"{CLONE}-a", "b"))

@@ -105,7 +105,7 @@ def test_a_state_that_is_gone_from_below_is_made_again(lost: bool) -> None:
     assert rows.take(one) is lost
 
 
-def test_a_stream_without_sound_has_no_state_to_keep() -> None:
+def test_a_stream_without_audio_has_no_state_to_keep() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2, num_vocoded=0)
     assert not rows.take(one)

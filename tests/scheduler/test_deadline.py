@@ -33,7 +33,7 @@ def decode(key: int, slack_s: float = float("inf"), **rest: int) -> View:
     return changed(view, **rest)
 
 
-def test_a_new_stream_is_heard_in_its_first_step() -> None:
+def test_a_new_stream_has_audio_after_its_first_step() -> None:
     new = view_of(7, 40, num_encodes=2, slack_s=0.1, chunk=1)
     step = plan([decode(1, 0.01), decode(2)], [new], SPEND)
     assert step.admit == (7,)
@@ -62,7 +62,7 @@ def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
     assert [row.key for row in step.forward] == [0]
 
 
-def test_a_step_with_a_first_sound_stays_short() -> None:
+def test_a_step_with_first_audio_stays_short() -> None:
     new = view_of(7, 20, slack_s=0.1, chunk=1)
     ahead = [decode(key, 4.0, frames=11) for key in range(10, 20)]
     long_prompt = view_of(30, 1000)
@@ -72,7 +72,7 @@ def test_a_step_with_a_first_sound_stays_short() -> None:
     assert len(plan([*ahead, long_prompt], [], SPEND._replace(step_s=1.0)).forward) == 11
 
 
-def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> None:
+def test_a_row_brings_its_vocoding_if_the_codec_overlaps() -> None:
     ahead = [decode(key, 4.0, frames=14) for key in range(10, 14)]
     budgets = SPEND._replace(step_s=1.0)
     apart = plan(ahead, [], budgets)
@@ -85,7 +85,7 @@ def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> No
     assert plan(one, [], budgets._replace(codec_overlaps=True)).vocode == ((10, 12),)
 
 
-def test_sound_that_can_wait_is_made_together_with_more() -> None:
+def test_vocoding_that_can_wait_is_batched() -> None:
     overlapping = SPEND._replace(step_s=1.0, codec_overlaps=True)
     due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
     assert [view.audio.chunk for view in due] == [12] * 5
@@ -238,7 +238,7 @@ def test_nothing_overtakes_a_new_stream_that_has_no_room_yet() -> None:
     assert plan([], [large, small, away], spend).admit == ()
 
 
-def test_sound_goes_to_the_poorest_listeners_first() -> None:
+def test_streams_with_the_least_slack_are_vocoded_first() -> None:
     crowd = [decode(key, 0.01 * (9 - key), frames=11) for key in range(5)]
     step = plan(crowd, [], SPEND._replace(vocodes=2))
     assert step.vocode == ((4, 12), (3, 12))
@@ -255,7 +255,7 @@ def first_audio_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
     return late, max(underrun_s(timeline.chunks) for timeline in streams)
 
 
-def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> None:
+def test_streams_start_early_and_have_no_gaps_with_background_work() -> None:
     late_s, silence_s = first_audio_after_s("deadline", step_s=0.02)
     assert late_s < 0.03
     assert silence_s == 0.0
@@ -337,7 +337,7 @@ def test_one_urgent_prompt_makes_progress_whatever_the_time_and_a_second_does_no
     assert step.forward == (Forward(3, 32, 33), Forward(1, 0, LEAST_CHUNK_TOKENS))
 
 
-def test_idle_background_sounds_before_streams_where_the_codec_is_short() -> None:
+def test_idle_background_work_is_vocoded_before_streams_if_the_codec_is_short() -> None:
     idle = decode(1, idle_steps=BACKGROUND_STEPS, frames=11)
     near = decode(2, 0.01, frames=11)
     assert plan([idle, near], [], EXACT._replace(vocodes=1)).vocode == ((1, 12),)
@@ -371,7 +371,7 @@ def test_the_listener_with_the_least_slack_limits_a_long_prompt() -> None:
     assert plan([decode(0, 0.18), away], [new], SPEND).forward[-1].stop > 1000
 
 
-def test_the_first_sound_of_a_stream_that_can_wait_is_left_to_the_next_step() -> None:
+def test_the_first_audio_of_a_stream_that_can_wait_is_left_to_the_next_step() -> None:
     patient = view_of(7, 20, slack_s=4.0, started=True, chunk=1)
     step = plan([], [patient], SPEND)
     assert (step.admit, step.forward, step.vocode) == ((7,), (Forward(7, 0, 20),), ())
@@ -387,14 +387,14 @@ def test_new_requests_leave_the_pages_that_prompts_in_flight_need() -> None:
         assert step.admit == admitted
 
 
-def test_due_sound_that_can_wait_has_no_time_beside_urgent_rows() -> None:
+def test_vocoding_that_can_wait_gets_no_time_with_urgent_rows() -> None:
     due = decode(10, 4.0, frames=14)
     assert plan([due], [], EXACT._replace(step_s=0.0)).vocode == ((10, 12),), "a step has something"
     assert plan([due, decode(1, 0.01)], [], EXACT._replace(step_s=0.0)).vocode == ()
     assert plan([due, decode(1, 0.01)], [], EXACT).vocode == ((10, 12),)
 
 
-def test_who_may_not_emit_makes_way_first_and_of_those_the_furthest_ahead() -> None:
+def test_sequences_with_backpressure_are_preempted_first_the_furthest_ahead_before_others() -> None:
     stuck = [decode(1, 1.0, backpressured=True), decode(2, 6.0, backpressured=True)]
     for running in (stuck, stuck[::-1]):
         step = plan([*running, decode(3, 9.0)], [view_of(9, 20)], SPEND._replace(running=3))

@@ -111,7 +111,7 @@ class Written(Timeline):
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.02])
-def test_text_of_low_priority_ends_beside_any_number_of_live_ones(step_s: float) -> None:
+def test_text_of_low_priority_ends_with_any_number_of_live_requests(step_s: float) -> None:
     """Four slots, always eight live requests: each that ends is followed by another."""
     toy = Toy(DEADLINE, num_pages=400, slots=4, step_s=step_s)
     for _ in range(8):

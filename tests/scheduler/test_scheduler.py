@@ -153,7 +153,7 @@ def test_steps_are_counted_and_a_sequence_is_idle_from_its_last_one() -> None:
     assert sequence.status.last_step == 4
 
 
-def test_audio_entries_and_sound_each_end_idleness() -> None:
+def test_entries_and_audio_each_end_idleness() -> None:
     scheduler = scheduler_of(max_step_encodes=1)
     written = sequence_of(0, inputs=(object(), object()))
     scheduler.add(written)
@@ -246,7 +246,7 @@ def test_what_only_encodes_has_no_pages_no_row_of_the_codec_and_no_prefix() -> N
 
 
 # -- prefixes ------------------------------------------------------------------------------------
-def test_who_begins_with_a_prompt_in_flight_waits_and_those_behind_do_not() -> None:
+def test_a_request_whose_prompt_is_in_flight_waits_and_later_ones_do_not() -> None:
     scheduler = scheduler_of(max_step_tokens=8)
     scheduler.add(sequence_of(0, 12, num_shared=12))
     assert rows_of(step(scheduler)) == [(0, 0, 8)]

@@ -43,7 +43,7 @@ def crowd(
     return requests, {request.request_id: [(0,)] * frames for request in requests}
 
 
-def test_a_stream_alone_is_heard_after_one_step() -> None:
+def test_a_stream_alone_has_audio_after_one_step() -> None:
     (request,), scripts = crowd(1, frames=7)
     config = EngineConfig(chunk_ramp=(1, 2, 4))
     (played,) = Cluster(1, MODEL, MACHINE, config, scripts).run([Arrival(5.0, request)])
@@ -77,7 +77,7 @@ def test_requests_go_where_the_fewest_are_alive() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_everybody_hears_all_there_is_and_gives_the_pages_back(policy: str) -> None:
+def test_every_request_gets_all_its_output_and_returns_its_pages(policy: str) -> None:
     streams, scripts = crowd(30, frames=40)
     long, more = crowd(10, frames=150, first=30, streams=False)
     requests = random.Random(0).sample([*streams, *long], 40)

@@ -57,7 +57,7 @@ async def turns(num=5):
         await asyncio.sleep(0)
 
 
-async def test_it_hears_which_engine_there_is_once_it_listens(world, monkeypatch):
+async def test_it_learns_of_the_engine_once_it_listens(world, monkeypatch):
     begun = []
 
     async def listen(self, sockets=None):

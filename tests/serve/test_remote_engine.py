@@ -130,7 +130,7 @@ async def test_text_that_is_written_pauses_and_resumes(engine):
 
 
 # -- slow, and gone ------------------------------------------------------------------------------
-async def test_an_api_server_that_reads_nothing_is_held_and_loses_nothing(
+async def test_an_api_server_that_reads_nothing_causes_backpressure_and_loses_nothing(
     engine, other, monkeypatch
 ):
     monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNACKNOWLEDGED", 10)

@@ -94,7 +94,7 @@ def test_pieces_of_mixed_lengths_are_encoded_as_each_alone(model):
     assert_plain(model, pieces, graphs.encode(pieces))
 
 
-def test_sound_below_a_second_is_encoded_as_each_alone(model):
+def test_audio_below_a_second_is_encoded_as_each_alone(model):
     """A clip keeps its length in the model; what pads it here must not reach its last tokens."""
     pieces = [window for n in range(3, 100, 7) for window in windows(model, n / 100, n)]
     assert {piece.kind for piece in pieces} == {CLIP}

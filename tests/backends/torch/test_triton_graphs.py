@@ -209,7 +209,7 @@ class ToyCloning(ToySpeech):
 
 
 @pytest.mark.slow
-def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> None:
+def test_a_clip_is_decoded_in_recorded_chunks_and_again_after_an_eviction() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     runs: list[dict[str, list[Any]]] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
