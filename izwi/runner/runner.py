@@ -324,12 +324,12 @@ class Runner:
         warm = self.codec.warm_codes(sequence)
         if warm is not None:
             self._arena.clear(row)  # a batch that failed may have warmed it already
-            self._hear(row, warm)
+            self._advance_codec(row, warm)
 
-    def _hear(self, row: int, codes: Array) -> None:
+    def _advance_codec(self, row: int, codes: Array) -> None:
         """Decode frames, (frames, codebooks), only to advance the codec state."""
         if self._graphs is not None:
-            self._graphs.hear(codes, row)
+            self._graphs.advance_codec(codes, row)
             return
         _, state = self.codec.decode(codes[None], self._arena.gather([row]))
         self._arena.scatter([row], state)
@@ -364,7 +364,7 @@ class Runner:
         codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
         for frames in sequence.audio.chunks:
-            self._hear(row, codes[done : done + frames])
+            self._advance_codec(row, codes[done : done + frames])
             done += frames
         self._arena.commit([row])
 

@@ -29,7 +29,7 @@ FRAME = (1, 2, 3, 4, 5, 6, 7, 8)
 ANSWER = ((200,), FRAME, (2048,) * 8)
 
 
-def hear(samples: Any) -> AudioPart:
+def prepare_audio(samples: Any) -> AudioPart:
     if len(samples) < 400:
         raise InvalidAudio("too short")
     frames = len(samples) // 160 + 1
@@ -45,17 +45,17 @@ def tokenizer(tmp_path_factory) -> LFM2Tokenizer:
 
 @pytest.fixture(params=[True, False], ids=["lists voices", "follows descriptions"])
 def checkpoint(request, tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, request.param, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, request.param, prepare_audio)
 
 
 @pytest.fixture
 def newer(tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, True, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, True, prepare_audio)
 
 
 @pytest.fixture
 def older(tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, False, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, False, prepare_audio)
 
 
 def turns(*parts: Any) -> tuple[SpokenTurn, ...]:

@@ -100,7 +100,7 @@ class OddListener(LiveTranscriber):
 
     async def _run(self):
         while await self._fed.get() is not None:
-            self._hear("Stuckedox.", "")
+            self._on_text("Stuckedox.", "")
         return "Stuckedox."
 
 

@@ -54,7 +54,7 @@ class Graphs:
         self.chunks += [chunk.tolist() for chunk in chunks]
         return [partial(np.full, len(chunk), row) for chunk, row in zip(chunks, rows, strict=True)]
 
-    def hear(self, codes: Any, row: int) -> None:
+    def advance_codec(self, codes: Any, row: int) -> None:
         self.heard.append((len(codes), row))
 
 

@@ -216,7 +216,7 @@ async def _transcribe(
             options["model"] = await client.model_for("transcription", options.get("model"))
             slots = asyncio.Semaphore(jobs)
 
-            async def hear(index: int, source: AudioFile) -> Transcript:
+            async def transcribe_one(index: int, source: AudioFile) -> Transcript:
                 async with slots:
                     content = await asyncio.to_thread(source.read)
                     stream = client.stream_transcription(content, **options)
@@ -230,7 +230,7 @@ async def _transcribe(
             try:
                 while True:
                     while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
-                        begun.append((*following, asyncio.create_task(hear(*following))))
+                        begun.append((*following, asyncio.create_task(transcribe_one(*following))))
                     if not begun:
                         break
                     index, source, task = begun.popleft()

@@ -180,10 +180,10 @@ class LiveTranscriber:
     """Transcribes one stretch of speech while it is spoken. Call `close` when done."""
 
     def __init__(
-        self, services: Services, setting: Transcription, hear: Callable[[str, str], None]
+        self, services: Services, setting: Transcription, on_text: Callable[[str, str], None]
     ):
-        """Start. `hear` is called with the transcript so far, and with its stable part."""
-        self._services, self._setting, self._hear = services, setting, hear
+        """Start. `on_text` is called with the transcript so far, and with its stable part."""
+        self._services, self._setting, self._on_text = services, setting, on_text
         self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
         self._is_finished = False
         self._live: LiveTranscription | None = None
@@ -241,9 +241,9 @@ class LiveTranscriber:
             match event:
                 case SegmentText(text=text):
                     self._segments.append(text.strip())
-                    self._hear(self._joined(), self._joined())
+                    self._on_text(self._joined(), self._joined())
                 case PartialText(stable=stable, unstable=unstable):
-                    self._hear(self._joined(f"{stable}{unstable}"), self._joined(stable))
+                    self._on_text(self._joined(f"{stable}{unstable}"), self._joined(stable))
 
 
 def empty_transcript() -> asyncio.Future[str]:

@@ -109,7 +109,7 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
         case Frame():
             step.frame(event)
         case LiveTranscript():
-            step.hear(event)
+            step.take_transcript(event)
         case Transcript(text):
             step.answer_words(text)
         case Commit(end_ms):
@@ -158,7 +158,7 @@ class _Step:
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
         self._judge()
 
-    def hear(self, heard: LiveTranscript) -> None:
+    def take_transcript(self, heard: LiveTranscript) -> None:
         speech = self.state.speech
         if speech is not None:
             is_final = speech.is_final or (heard.is_final and speech.is_ended)

@@ -130,7 +130,7 @@ class _TranscriptionSession:
         if self._is_closing:
             return  # only disconnects are still of interest
         if isinstance(message, bytes):
-            await self._hear(message)
+            await self._append_audio(message)
             return
         match parse_message(message):
             case SessionConfig() as config:
@@ -166,7 +166,7 @@ class _TranscriptionSession:
             chunk_s=config.chunk_s,
         )
 
-    async def _hear(self, data: bytes) -> None:
+    async def _append_audio(self, data: bytes) -> None:
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
         if self._usage is not None:

@@ -178,7 +178,9 @@ class Supervisor:
             )
         child = Child(name, slot, process, Control(ours))
         child.control.send(spec)
-        self._selector.register(child.control, selectors.EVENT_READ, lambda: self._hear(child))
+        self._selector.register(
+            child.control, selectors.EVENT_READ, lambda: self._read_messages(child)
+        )
         logger.info("%s: process %d", name, process.pid)
         return child
 
@@ -191,7 +193,7 @@ class Supervisor:
         while self._timers and self._timers[0].due_s <= time.monotonic():
             heapq.heappop(self._timers).action()
 
-    def _hear(self, child: Child) -> None:
+    def _read_messages(self, child: Child) -> None:
         try:
             messages = child.control.receive()
         except EOFError:

@@ -123,7 +123,7 @@ class CodecGraphs:
         batch.graph.replay()
         return batch.audio[: len(places)]
 
-    def hear(self, codes: Tensor, row: int) -> None:
+    def advance_codec(self, codes: Tensor, row: int) -> None:
         """Decode frames of one stream only to advance its codec state.
 
         The largest chunks come first: the state does not depend on how frames are cut to chunks.
