@@ -75,7 +75,7 @@ class Given:
         self.reason = chunk.reason
 
     @property
-    def waveform(self) -> np.ndarray:
+    def audio(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.float32), *self.pcm])
 
 

@@ -95,11 +95,11 @@ def test_audio_equals_the_one_shot_decode(
 ) -> None:
     """Answers that end with their first frame, inside a block, behind one, in the next text."""
     chunks = run(model, request(model, entries), chunk_ramp=ramp)
-    frames, waveform = frames_of(chunks), audio_of(chunks)
+    frames, pcm = frames_of(chunks), audio_of(chunks)
     assert frames
-    assert len(waveform) == len(frames) * FRAME
-    np.testing.assert_allclose(waveform, decoded(model, frames), rtol=0, atol=1e-5)
-    assert np.abs(waveform[-480:]).max() > 1e-4
+    assert len(pcm) == len(frames) * FRAME
+    np.testing.assert_allclose(pcm, decoded(model, frames), rtol=0, atol=1e-5)
+    assert np.abs(pcm[-480:]).max() > 1e-4
 
 
 @pytest.mark.parametrize("spacing", [pytest.param(1, marks=pytest.mark.slow), 5])
