@@ -47,7 +47,7 @@ class Voice:
                 audio.append(chunk.pcm)
         return codes, np.concatenate(audio)
 
-    async def hear(self, audio: np.ndarray[Any, Any]) -> str:
+    async def transcribe(self, audio: np.ndarray[Any, Any]) -> str:
         """Transcribe 24 kHz audio."""
         samples = soxr.resample(audio, 24_000, 16_000).astype(np.float32)
         ask = TranscriptionInput(samples)
@@ -73,7 +73,7 @@ async def measure(options: Any) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - began
         plain = plain or spoken
         # the same audio for all, so that only the transcriber's pages differ
-        texts = [await voice.hear(audio) for _, audio in plain]
+        texts = [await voice.transcribe(audio) for _, audio in plain]
         heard = heard or texts
         await voice.engine.stop()
         same = [

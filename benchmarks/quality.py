@@ -79,7 +79,7 @@ async def transcription_rows(
     for label, heldout in (("seen", False), ("unseen", True)):
         voices = [voice for voice in all_voices() if voice.heldout == heldout]
         clips = [spoken(espeak, text, voices[i % len(voices)]) for i, text in enumerate(texts)]
-        heard = await gather(clips, lambda _, clip: world.hear(clip))
+        heard = await gather(clips, lambda _, clip: world.transcribe(clip))
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"asr, {label} voices", "wer_percent": rate, "sentences": len(texts)})
     return rows
@@ -162,7 +162,9 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
 
         async def trip(index: int, text: str, mode: TextMode = mode) -> str:
             voice = NAMED[index % len(NAMED)].name
-            return await world.hear(await world.say(text, voice=voice, text_mode=mode, seed=index))
+            return await world.transcribe(
+                await world.say(text, voice=voice, text_mode=mode, seed=index)
+            )
 
         heard = await gather(texts, trip)
         examples += [
@@ -172,7 +174,7 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"tts, {mode} text", "wer_percent": rate, "sentences": len(texts)})
     clips = [spoken(espeak, text, NAMED[i % len(NAMED)]) for i, text in enumerate(texts)]
-    heard = await gather(clips, lambda _, clip: world.hear(clip))
+    heard = await gather(clips, lambda _, clip: world.transcribe(clip))
     rate = word_error_rate(zip(texts, heard, strict=True))
     rows.append(
         {"what": "espeak-ng, the same sentences", "wer_percent": rate, "sentences": len(texts)}
@@ -198,7 +200,7 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
     alike = made @ near.T
     own = np.diag(alike)
     others = np.roll(np.arange(len(voices)), 7)  # a fixed other voice for each
-    heard = await gather(outputs, lambda _, audio: world.hear(audio))
+    heard = await gather(outputs, lambda _, audio: world.transcribe(audio))
     return [
         {
             "what": "cloning, unseen voices",

@@ -80,7 +80,7 @@ async def disturbed_rows(world: World, espeak: Espeak, texts: list[str]) -> list
     cases["telephone band"] = [over_telephone(x) for x in clean]
     rows = []
     for name, clips in cases.items():
-        heard = await gather(clips, lambda _, clip: world.hear_16k(clip))
+        heard = await gather(clips, lambda _, clip: world.transcribe_16k(clip))
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"asr, {name}", "wer_percent": rate, "sentences": len(texts)})
     return rows
@@ -95,7 +95,7 @@ async def silence_rows(world: World, _: Espeak, __: list[str]) -> list[dict[str,
         async def listen(
             _: int, clip: tuple[str, Float32], detects: bool = detects
         ) -> tuple[str, str]:
-            return clip[0], await world.hear_16k(clip[1], detects_speech=detects)
+            return clip[0], await world.transcribe_16k(clip[1], detects_speech=detects)
 
         heard = [(kind, text) for kind, text in await gather(clips, listen) if words(text)]
         print("  heard where nothing is said:", heard[:8])
@@ -118,7 +118,7 @@ async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict
         pairs.append(np.concatenate([clips[first], pause, clips[second]]))
         said.append(f"{texts[first]} {texts[second]}")
         least.append(len(words(texts[first])) + len(words(texts[second])) / 2)
-    heard = await gather(pairs, lambda _, clip: world.hear_16k(clip))
+    heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
     missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
     return [
         {

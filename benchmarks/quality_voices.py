@@ -43,7 +43,8 @@ def closed_word_errors(texts: list[str], by_speaker: Clips) -> dict[str, float]:
     return {
         speaker: 100
         * sum(
-            errors(said, judge.hear(at_16k(clip))) for said, clip in zip(truth, clips, strict=True)
+            errors(said, judge.transcribe(at_16k(clip)))
+            for said, clip in zip(truth, clips, strict=True)
         )
         / total
         for speaker, clips in by_speaker.items()
@@ -59,7 +60,7 @@ async def voice_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dic
         return await world.say(texts[i], voice=name, seed=i)
 
     made = await gather(asked, say)
-    heard = await gather(made, lambda _, clip: world.hear(clip))
+    heard = await gather(made, lambda _, clip: world.transcribe(clip))
     ours: Clips = {voice.name: [] for voice in NAMED}
     transcripts: dict[str, list[str]] = {voice.name: [] for voice in NAMED}
     for (name, _), clip, text in zip(asked, made, heard, strict=True):
@@ -91,11 +92,11 @@ async def short_rows(world: World, espeak: Espeak, _: list[str]) -> list[dict[st
 
     async def trip(index: int, text: str) -> str:
         voice = NAMED[index % len(NAMED)].name
-        return await world.hear(await world.say(text, voice=voice, seed=index))
+        return await world.transcribe(await world.say(text, voice=voice, seed=index))
 
     heard = await gather(texts, trip)
     clips = [spoken(espeak, text, NAMED[i % len(NAMED)]) for i, text in enumerate(texts)]
-    theirs = await gather(clips, lambda _, clip: world.hear(clip))
+    theirs = await gather(clips, lambda _, clip: world.transcribe(clip))
     return [
         {
             "what": f"{speaker}, short utterances",

@@ -82,7 +82,7 @@ class _Session:
     gaps_s: list[float] = field(default_factory=list)
     audio_s: float = 0.0
 
-    def hear(self, chunk: Chunk, now_s: float, rate_hz: int) -> None:
+    def receive(self, chunk: Chunk, now_s: float, rate_hz: int) -> None:
         """Add a chunk received at a time."""
         if chunk.pcm is not None and len(chunk.pcm):
             chunk_s = len(chunk.pcm) / rate_hz
@@ -128,7 +128,7 @@ def session_row(engine: Engine, model: Any, sessions: int, entries: int, seconds
             continue
         for chunk in engine.step():
             _check(chunk)
-            by_id[chunk.request_id].hear(chunk, time.perf_counter() - began, model.sample_rate)
+            by_id[chunk.request_id].receive(chunk, time.perf_counter() - began, model.sample_rate)
     wall_s = time.perf_counter() - began
     first = sorted(1e3 * s for session in every for s in session.first_s)
     gaps = [gap for session in every for gap in session.gaps_s]

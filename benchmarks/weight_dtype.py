@@ -92,9 +92,9 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - began
         spoken = spoken or said
         # the same audio for all, so that only the transcriber's weights differ
-        texts = [await voice.hear(audio) for _, audio in spoken]
+        texts = [await voice.transcribe(audio) for _, audio in spoken]
         heard = heard or texts
-        own = [await voice.hear(audio) for _, audio in said]
+        own = [await voice.transcribe(audio) for _, audio in said]
         await voice.engine.stop()
         ours = of_logs(registry.speech(voice.tts), backend.ops, [codes for codes, _ in spoken])
         full = full or ours

@@ -69,10 +69,10 @@ def question(client) -> dict:
     audio = client.audio.speech.create(
         model=TTS, voice="basil", input=QUESTION, response_format="wav"
     )
-    return hear(audio.content)
+    return input_audio(audio.content)
 
 
-def hear(content: bytes, kind: str = "wav") -> dict:
+def input_audio(content: bytes, kind: str = "wav") -> dict:
     data = base64.b64encode(content).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
 
@@ -80,7 +80,7 @@ def hear(content: bytes, kind: str = "wav") -> dict:
 def silence(seconds: float = 1.0) -> dict:
     file = io.BytesIO()
     soundfile.write(file, np.zeros(int(16_000 * seconds), np.float32), 16_000, format="WAV")
-    return hear(file.getvalue())
+    return input_audio(file.getvalue())
 
 
 def user(*parts) -> dict:
@@ -276,7 +276,7 @@ async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
     speech[: len(samples)] += 0.01 * samples[: len(speech)]
     file = io.BytesIO()
     soundfile.write(file, speech, 24_000, format="WAV")
-    body = CascadeBody.model_validate({"messages": [user(hear(file.getvalue()))]})
+    body = CascadeBody.model_validate({"messages": [user(input_audio(file.getvalue()))]})
     writing = asyncio.create_task(transcribe_turns(services, "", "chat", body))
     async with asyncio.timeout(60):
         while not engine.load[name]["running"]:  # noqa: ASYNC110 -- the engine tells nobody
@@ -315,7 +315,7 @@ def audio(**change) -> dict:
         (audio(voice=None), 400, "voice"),
         (audio(voice="nobody"), 404, "no voice 'nobody'"),
         ({"messages": [user(silence())]}, 400, "no words were recognized"),
-        ({"messages": [user(hear(b"RIFF"))]}, 400, "not wav audio"),
+        ({"messages": [user(input_audio(b"RIFF"))]}, 400, "not wav audio"),
         ({"messages": [user(BROKEN)]}, 400, "base64"),
         ({"messages": [user({"type": "input_audio"})]}, 400, "missing .*input_audio"),
         ({"messages": [user({"type": "input_audio", "input_audio": "aGVsbG8="})]},

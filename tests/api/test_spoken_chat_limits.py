@@ -62,7 +62,7 @@ def clip(seconds: float) -> bytes:
     return wav_header(16_000, len(pcm)) + pcm
 
 
-def hear(content: bytes, name: str = "wav") -> dict:
+def user_audio(content: bytes, name: str = "wav") -> dict:
     audio = {"data": base64.b64encode(content).decode(), "format": name}
     return {"role": "user", "content": [{"type": "input_audio", "input_audio": audio}]}
 
@@ -70,7 +70,7 @@ def hear(content: bytes, name: str = "wav") -> dict:
 # -- length ----------------------------------------------------------------------------------
 def test_two_hundred_turns(create):
     """Half of them are spoken: each recording is encoded, equal ones once."""
-    heard, said = hear(clip(0.3)), {"role": "assistant", "content": "Yes."}
+    heard, said = user_audio(clip(0.3)), {"role": "assistant", "content": "Yes."}
     answer = create(messages=[heard, said] * 100 + [heard], **ALOUD)
     assert answer.choices[0].message.audio.data
     assert answer.usage.prompt_tokens > 200 * 5
@@ -90,12 +90,12 @@ def test_ten_thousand_tokens(create):
 
 
 def test_audio_of_five_hundredths_of_a_second_is_accepted(create):
-    assert create(messages=[hear(clip(0.05))], **ALOUD).choices[0].message.audio.data
+    assert create(messages=[user_audio(clip(0.05))], **ALOUD).choices[0].message.audio.data
 
 
 def test_audio_of_five_minutes_is_refused(create):
     with pytest.raises(openai.APIStatusError, match="120 s") as refused:
-        create(messages=[hear(clip(300.0))], **ALOUD)
+        create(messages=[user_audio(clip(300.0))], **ALOUD)
     assert refused.value.status_code == 413
 
 
@@ -132,7 +132,7 @@ def wav_of(rate: int, channels: int, bits: int, size: int = 4000) -> bytes:
 )
 def test_a_file_that_lies_is_refused(create, content, name):
     with pytest.raises(openai.BadRequestError) as refused:
-        create(messages=[hear(content, name)], **ALOUD)
+        create(messages=[user_audio(content, name)], **ALOUD)
     assert refused.value.param in ("messages", "file")
 
 
