@@ -77,8 +77,8 @@ class StepBuilder:
         self._settled: set[int] = set()  # preempted, or part of the step
         self._victims: list[tuple[_Grade, View]] | None = None
         self._best_preempted: _Grade | None = None
-        self._owed: dict[int, int] = {}  # pages that prompts in flight still need
-        self._num_owed = 0
+        self._reserved: dict[int, int] = {}  # pages that prompts in flight still need
+        self._num_reserved = 0
 
     def finish(self, vocode_order: Rank) -> Plan:
         """Limit the due chunks to the codec's budget, in the order of `vocode_order`."""
@@ -108,7 +108,7 @@ class StepBuilder:
         progress = view.progress
         computing = progress.num_missing > 1 or progress.num_encodes
         if computing and not progress.encode_only and not progress.ended:
-            self._owe(view.key, self._pages_short(view, progress.num_positions + 1))
+            self._reserve(view.key, self._pages_short(view, progress.num_positions + 1))
 
     def take(
         self, view: View, limit_s: float = inf, least_tokens: int = 0, with_audio: bool = True
@@ -190,17 +190,17 @@ class StepBuilder:
         self._take_prompt(view, limit_s, least_tokens, with_audio)
         self._admitted.append(view.key)
         self._slots -= 1
-        self._owe(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
+        self._reserve(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
         return True
 
     def _make_way(self, view: View, victims: Iterable[View]) -> bool:
         slots = 1 - self._slots
-        pages = self._pages_to_start(view) - (self._free_pages - self._num_owed)
+        pages = self._pages_to_start(view) - (self._free_pages - self._num_reserved)
         if slots <= 0 and pages <= 0:
             return True
         chosen: dict[int, View] = {}
         for victim in victims:
-            frees = victim.num_pages - victim.num_shared + self._owed.get(victim.key, 0)
+            frees = victim.num_pages - victim.num_shared + self._reserved.get(victim.key, 0)
             if victim.progress.ended or victim.key in self._settled or victim.key in chosen:
                 continue
             if slots <= 0 and frees <= 0:
@@ -255,7 +255,7 @@ class StepBuilder:
             self._has_prompt = True
         self._free_pages -= pages
         self._tokens -= tokens
-        self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
+        self._reserve(view.key, max(0, self._reserved.get(view.key, 0) - pages))
         self._settled.add(view.key)
         self._forward.append(Forward(view.key, view.progress.num_computed, stop))
         if with_audio and stop == view.progress.num_positions:
@@ -312,9 +312,9 @@ class StepBuilder:
         progress = view.progress
         return 0 if progress.encode_only else self._pages_short(view, progress.num_positions + 1)
 
-    def _owe(self, key: int, pages: int) -> None:
-        self._num_owed += pages - self._owed.get(key, 0)
-        self._owed[key] = pages
+    def _reserve(self, key: int, pages: int) -> None:
+        self._num_reserved += pages - self._reserved.get(key, 0)
+        self._reserved[key] = pages
 
     def _grade(self, view: View) -> _Grade:
         """Return the order in which sequences keep their pages; stuck ones lose them first."""
@@ -339,7 +339,7 @@ class StepBuilder:
         self._settled.add(victim.key)
         self._free_pages += victim.num_pages - victim.num_shared
         self._slots += 1
-        self._owe(victim.key, 0)
+        self._reserve(victim.key, 0)
         grade = self._grade(victim)
         if self._best_preempted is None or grade < self._best_preempted:
             self._best_preempted = grade

@@ -93,7 +93,7 @@ class Dialogue:
         self.out_of_band = OutOfBandResponses(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
         # from the client's response.create
-        self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
+        self._created: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
         self._errors: dict[int, IzwiError] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -131,11 +131,11 @@ class Dialogue:
         items: Sequence[Item] | None,
     ) -> None:
         """Create the response that a client requested. Raises EventError."""
-        self._wanted = settings, setting, items
+        self._created = settings, setting, items
         try:
             self.tell(Create())
         finally:
-            self._wanted = None
+            self._created = None
 
     @property
     def is_responding(self) -> bool:
@@ -371,8 +371,8 @@ class Dialogue:
         settings = self.settings
         assert isinstance(settings, RealtimeSettings)
         setting = self._maker.setting(settings)
-        if self._wanted is not None:
-            settings, setting, asked = self._wanted
+        if self._created is not None:
+            settings, setting, asked = self._created
             items = items if asked is None else asked
         setting = replace(setting, conversation_id=self.conversation.conversation_id)
         hooks = Hooks(

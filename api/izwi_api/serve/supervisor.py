@@ -197,7 +197,7 @@ class Supervisor:
         try:
             messages = child.control.receive()
         except EOFError:
-            self._bury(child)
+            self._handle_death(child)
             return
         child.heartbeat_s = time.monotonic()
         for message in messages:
@@ -233,7 +233,7 @@ class Supervisor:
                 child.heartbeat_s = now_s  # its end is handled when its connection closes
                 child.process.kill()
 
-    def _bury(self, child: Child) -> None:
+    def _handle_death(self, child: Child) -> None:
         """Tell the other processes that one has died, and schedule its restart."""
         self._selector.unregister(child.control)
         child.control.close()
