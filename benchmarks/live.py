@@ -218,7 +218,7 @@ class Client:
         began_s = self._first_audible_s
         last_s = max((at_s for at_s, _ in self.received()), default=began_s)
         self.forget()
-        return {"last_sound": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
+        return {"last_audio": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
 
 
 def _is_audible(event: dict[str, Any]) -> bool:

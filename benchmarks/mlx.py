@@ -169,7 +169,7 @@ def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
                         "audio_s_per_s": round(found[-1]["samples"] / _RATE / seconds, 4),
                         "frames_per_s": round(streams * options.frames / seconds, 2),
                         "frames_per_cpu_s": round(streams * options.frames / cpu_s, 2),
-                        "first_sound_s": round(first_s, 3),
+                        "first_audio_s": round(first_s, 3),
                         "versions": engines[name].versions,
                     }
                 )

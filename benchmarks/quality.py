@@ -149,7 +149,7 @@ async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list
                 "within_80_ms_percent": round(100 * float((errors_ms <= 80).mean()), 1),
                 "within_160_ms_percent": round(100 * float((errors_ms <= 160).mean()), 1),
                 "borders": len(errors_ms),
-                "sounds": len(taken),
+                "clips": len(taken),
             }
         )
     return rows
