@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
 from benchmarks.listeners import milliseconds
 from benchmarks.measure import write_result
+from benchmarks.random_audio import random_audio
 from benchmarks.random_checkpoint import EMBEDDED_LISTENER, LISTENING, load_listening
 from benchmarks.uploads import transcribe_all, upload_of
 from izwi.arrays import Float32
@@ -146,11 +146,11 @@ async def run_level(
 ) -> dict[str, Any]:
     """Keep a number of clips in flight until the clips of all seeds are transcribed."""
     taken_s: list[float] = []
-    sounds = {seed: drawn_sound(seconds, WHISPER_RATE, seed) for seed in seeds}
+    clips = {seed: random_audio(seconds, WHISPER_RATE, seed) for seed in seeds}
 
     async def slot(place: int) -> None:
         for seed in seeds[place::streams]:
-            one = await transcribe(engine, model, name, sounds.pop(seed), seed)
+            one = await transcribe(engine, model, name, clips.pop(seed), seed)
             taken_s.append(one)
 
     began = time.perf_counter()
@@ -198,8 +198,8 @@ async def measure_server(url: str, options: argparse.Namespace) -> list[dict[str
     """Measure a whole server at each level."""
     rows = []
     for streams, what, seeds in levels(options):
-        sounds = [drawn_sound(options.seconds, WHISPER_RATE, seed) for seed in seeds]
-        uploads = [upload_of(options.size, sound) for sound in sounds]
+        clips = [random_audio(options.seconds, WHISPER_RATE, seed) for seed in seeds]
+        uploads = [upload_of(options.size, audio) for audio in clips]
         taken_s, wall_s = await transcribe_all(url, uploads, streams)
         if what == "measured":
             rows.append(figures("closed over http", streams, taken_s, wall_s, options.seconds))

@@ -29,10 +29,10 @@ import numpy as np
 import soundfile
 import torch
 
-from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
 from benchmarks.listeners import Listened, connect, figures, listen, listen_at, milliseconds
 from benchmarks.measure import TEXTS, write_result
+from benchmarks.random_audio import random_audio
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
 from benchmarks.simulation.arrivals import poisson_within
 from benchmarks.uploads import transcribe_all, upload_of
@@ -51,7 +51,7 @@ _OUTLIER_CLIPS = 12
 _WORDS = sorted({word for text in TEXTS for word in text.lower().rstrip(".").split()})
 
 
-def drawn_text(chars: int, seed: int) -> str:
+def random_text(chars: int, seed: int) -> str:
     """Return words in an order that no other seed gives."""
     rng, words, length = random.Random(seed), list[str](), 0
     while length < chars:
@@ -60,12 +60,12 @@ def drawn_text(chars: int, seed: int) -> str:
     return " ".join(words)[: chars - 1].rstrip() + "."
 
 
-def drawn_voice(seconds: float, seed: int) -> dict[str, str]:
+def random_voice(seconds: float, seed: int) -> dict[str, str]:
     """Return `ref_audio` and `ref_text` of a clip."""
     file = io.BytesIO()
-    samples = drawn_sound(seconds, _VOICE_RATE, seed)
+    samples = random_audio(seconds, _VOICE_RATE, seed)
     soundfile.write(file, samples, _VOICE_RATE, format="WAV", subtype="PCM_16")
-    text = drawn_text(max(8, round(14 * seconds)), seed)
+    text = random_text(max(8, round(14 * seconds)), seed)
     return {"ref_audio": base64.b64encode(file.getvalue()).decode(), "ref_text": text}
 
 
@@ -92,16 +92,16 @@ class Asker:
     async def say(self, chars: int, clip_s: float | None = None) -> Listened:
         """Speak a new text, with a new clip as voice if its length is given."""
         seed = self.next_seed()
-        clip = None if clip_s is None else drawn_voice(clip_s, seed)
-        text = drawn_text(chars, seed)
+        clip = None if clip_s is None else random_voice(clip_s, seed)
+        text = random_text(chars, seed)
         return await listen(
             self._client, self._model, seed, text=text, frames=self._frames, clip=clip
         )
 
     async def write_down(self, seconds: float) -> float:
         """Transcribe new audio; return milliseconds until the text is complete."""
-        sound = drawn_sound(seconds, WHISPER_RATE, self.next_seed())
-        taken_s, _ = await transcribe_all(self.url, [upload_of(self._model, sound)], 1)
+        audio = random_audio(seconds, WHISPER_RATE, self.next_seed())
+        taken_s, _ = await transcribe_all(self.url, [upload_of(self._model, audio)], 1)
         return milliseconds(taken_s, 50)
 
     async def delays(self) -> tuple[int, int]:

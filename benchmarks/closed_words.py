@@ -71,7 +71,7 @@ class ClosedWords:
                 )
             )
 
-    def hear(self, samples: Float32) -> list[str]:
+    def transcribe(self, samples: Float32) -> list[str]:
         """Return the words recognized in (n,) samples at 16 kHz, in [-1, 1]."""
         pcm = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
         self._decoder.start_utt()

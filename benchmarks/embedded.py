@@ -45,11 +45,11 @@ class World:
         (words,) = await aligner.align([AlignmentInput(at_16k(samples), text)])
         return [1000 * time_s for word in words for time_s in (word.start_s, word.end_s)]
 
-    async def hear(self, samples: Float32) -> str:
+    async def transcribe(self, samples: Float32) -> str:
         """Transcribe 24 kHz audio."""
-        return await self.hear_16k(at_16k(samples))
+        return await self.transcribe_16k(at_16k(samples))
 
-    async def hear_16k(self, samples: Float32, *, detects_speech: bool = True) -> str:
+    async def transcribe_16k(self, samples: Float32, *, detects_speech: bool = True) -> str:
         """Transcribe 16 kHz audio."""
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(

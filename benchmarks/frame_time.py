@@ -90,7 +90,7 @@ def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dic
     audio_s = samples / model.sample_rate
     return {
         "streams": streams,
-        "first_sound_ms": round(first * 1e3, 2),
+        "first_audio_ms": round(first * 1e3, 2),
         "step_ms_p50": round(sorted(steps)[len(steps) // 2] * 1e3, 3),
         "step_ms_p95": round(sorted(steps)[int(len(steps) * 0.95)] * 1e3, 3),
         "rtf": round(wall / (audio_s / streams), 4),

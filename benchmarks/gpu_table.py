@@ -105,22 +105,22 @@ def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:
         open_rows: Rows of the open loop.
     """
 
-    def first_sounds(rows: Rows, load: str) -> dict[str, Curve]:
+    def first_audio(rows: Rows, load: str) -> dict[str, Curve]:
         found = (("half of the listeners", "ttfa_ms_p50"), ("95 %", "ttfa_ms_p95"))
         loads = [row[load] for row in rows]
         return {
-            f"first sound, {label}": Curve(loads, [row[name] for row in rows], colour)
+            f"first audio, {label}": Curve(loads, [row[name] for row in rows], colour)
             for colour, (label, name) in enumerate(found)
         }
 
     streams = [row["streams"] for row in closed_rows]
-    made = {"sound a second": Curve(streams, [row["audio_s_per_s"] for row in closed_rows])}
+    made = {"audio a second": Curve(streams, [row["audio_s_per_s"] for row in closed_rows])}
     return [
         Panel("listeners at once", "seconds of audio a second", made, log_x=True, log_y=True),
         Panel(
-            "listeners at once", "ms", first_sounds(closed_rows, "streams"), log_x=True, log_y=True
+            "listeners at once", "ms", first_audio(closed_rows, "streams"), log_x=True, log_y=True
         ),
-        Panel("requests a second (Poisson)", "ms", first_sounds(open_rows, "per_second")),
+        Panel("requests a second (Poisson)", "ms", first_audio(open_rows, "per_second")),
     ]
 
 

@@ -22,10 +22,10 @@ import httpx
 import torch
 
 from benchmarks.by_length import Asker
-from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
 from benchmarks.listeners import connect, figures, listen_at, milliseconds
 from benchmarks.measure import write_result
+from benchmarks.random_audio import random_audio
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
 from benchmarks.simulation.arrivals import poisson_within
 from benchmarks.uploads import post_upload, upload_of
@@ -38,7 +38,7 @@ _POOL_S = 120.0
 def drawn_clips(model: str, count: int, clip_s: float, seed: int) -> list[httpx.Request]:
     """Return uploads of different clips, cut from one long recording at different places."""
     size = round(clip_s * WHISPER_RATE)
-    pool = drawn_sound(_POOL_S, WHISPER_RATE, seed)
+    pool = random_audio(_POOL_S, WHISPER_RATE, seed)
     starts = random.Random(seed).sample(range(len(pool) - size), count)
     return [upload_of(model, pool[start : start + size]) for start in starts]
 

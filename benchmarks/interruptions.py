@@ -34,14 +34,14 @@ SESSION = {
 
 def play(world: World, path: Path, heard: list[str]) -> str:
     """Play a recording over an answer; return the events, in the letters of the scenes."""
-    sound = at_24_khz(*soundfile.read(path, dtype="float32"))
+    audio = at_24_khz(*soundfile.read(path, dtype="float32"))
 
     async def script(phone, _):
         await phone.be_silent(0.4)
         await phone.hear(recorded("question"))
         await phone.until_sent(0.6)
         heard.clear()
-        await phone.hear(sound)
+        await phone.hear(audio)
         await phone.be_silent(1.0)
 
     return happened(world.talk(script, session=SESSION))

@@ -67,13 +67,13 @@ def _error(found: Tensor, exact: Tensor) -> float:
 def _errors_of_rows() -> dict[str, float]:
     x, norm = normal(700, 2048), normal(2048)
     gate, up = normal(64, 12288).chunk(2, dim=-1)
-    sound, alpha, beta = normal(2, 96, 9600), normal(96), normal(96)
+    audio, alpha, beta = normal(2, 96, 9600), normal(96), normal(96)
     exact = [
         _EXACT.rms_norm(x.float(), norm.float(), 1e-6),
         _EXACT.swiglu(gate.float(), up.float()),
-        _EXACT.snake(sound.float(), alpha.float(), beta.float()),
+        _EXACT.snake(audio.float(), alpha.float(), beta.float()),
     ]
-    found = [rms_norm(x, norm, 1e-6), swiglu(gate, up), snake(sound, alpha, beta)]
+    found = [rms_norm(x, norm, 1e-6), swiglu(gate, up), snake(audio, alpha, beta)]
     names = ("rms_norm", "swiglu", "snake")
     return {n: _error(f, e) for n, f, e in zip(names, found, exact, strict=True)}
 

@@ -40,16 +40,16 @@ class Voice:
         ask = SpeechInput(text=text, voice=None, temperature=0.0)
         speech = await open_speech(self.engine, self.registry, self.tts, ask)
         codes: list[list[int]] = []
-        sound = []
+        audio = []
         async for chunk in speech.chunks():
             codes += chunk.entries.tolist()
             if chunk.pcm is not None:
-                sound.append(chunk.pcm)
-        return codes, np.concatenate(sound)
+                audio.append(chunk.pcm)
+        return codes, np.concatenate(audio)
 
-    async def hear(self, sound: np.ndarray[Any, Any]) -> str:
+    async def transcribe(self, audio: np.ndarray[Any, Any]) -> str:
         """Transcribe 24 kHz audio."""
-        samples = soxr.resample(sound, 24_000, 16_000).astype(np.float32)
+        samples = soxr.resample(audio, 24_000, 16_000).astype(np.float32)
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(self.engine, self.registry, self.asr, ask)
         await transcription.finish()
@@ -73,7 +73,7 @@ async def measure(options: Any) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - began
         plain = plain or spoken
         # the same audio for all, so that only the transcriber's pages differ
-        texts = [await voice.hear(sound) for _, sound in plain]
+        texts = [await voice.transcribe(audio) for _, audio in plain]
         heard = heard or texts
         await voice.engine.stop()
         same = [

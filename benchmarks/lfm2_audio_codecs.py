@@ -113,9 +113,9 @@ def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, A
     rng = np.random.default_rng(0)
     rows = []
     for seconds in options.seconds:
-        sound = rng.standard_normal(16_000 * seconds, dtype=np.float32)
+        audio = rng.standard_normal(16_000 * seconds, dtype=np.float32)
         taken = milliseconds(
-            lambda sound=sound: log_mel(_PREPROCESSOR, sound, 16_000),
+            lambda audio=audio: log_mel(_PREPROCESSOR, audio, 16_000),
             torch.device("cpu"),
             options.repeats,
         )
@@ -148,9 +148,9 @@ def codec_rows(
                 arena: StateArena = arena,
                 streams: torch.Tensor = streams,
             ) -> torch.Tensor:
-                sound, state = codec.decode(codes, arena.gather(streams))
+                audio, state = codec.decode(codes, arena.gather(streams))
                 arena.scatter(streams, state)
-                return sound
+                return audio
 
             taken = milliseconds(recorded(run, ops), ops.device, options.repeats)
             audio_s = batch * frames * codec.frame_samples / codec.sample_rate

@@ -76,9 +76,9 @@ def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]
         parts = []
         while engine.has_work:
             parts += [chunk.pcm for chunk in engine.step() if chunk.pcm is not None]
-        sound = np.concatenate(parts)
-        audible = audible_blocks(sound)
-        return sound[audible[0] * AUDIBLE_BLOCK : (audible[-1] + 1) * AUDIBLE_BLOCK]
+        audio = np.concatenate(parts)
+        audible = audible_blocks(audio)
+        return audio[audible[0] * AUDIBLE_BLOCK : (audible[-1] + 1) * AUDIBLE_BLOCK]
 
     chance = random.Random(1)
 
@@ -137,10 +137,10 @@ class Client:
         """Send an event."""
         await self._socket.send(json.dumps({"type": kind, **fields}))
 
-    def say(self, sound: Float32) -> None:
+    def say(self, audio: Float32) -> None:
         """Queue audio to be sent."""
         self._first_audible_s = 0.0
-        self._queue.append(sound)
+        self._queue.append(audio)
 
     async def until(self, kind: str, matches: Callable[[dict[str, Any]], bool] = bool) -> float:
         """Wait for an event since the last `forget`; return its time. Raises TimeoutError."""
@@ -160,7 +160,7 @@ class Client:
         """Begin a new turn."""
         self._log.clear()
 
-    def sounds(self) -> Iterator[tuple[float, Float32]]:
+    def received(self) -> Iterator[tuple[float, Float32]]:
         """Return the audio received since `forget`."""
         for at_s, event in self._log:
             if event["type"] == "response.output_audio.delta":
@@ -188,9 +188,9 @@ class Client:
         frame_s = await self.until("response.output_audio.delta")
         await self.until("response.output_audio.delta", _is_audible)
         quiet = 0
-        for _, sound in self.sounds():
-            audible = audible_blocks(sound)
-            quiet += int(audible[0]) * AUDIBLE_BLOCK if len(audible) else len(sound)
+        for _, audio in self.received():
+            audible = audible_blocks(audio)
+            quiet += int(audible[0]) * AUDIBLE_BLOCK if len(audible) else len(audio)
             if len(audible):
                 break
         marks = [ended_s, stopped_s, max(stopped_s, heard_s)]
@@ -211,19 +211,19 @@ class Client:
         await self.until("response.done")
         await asyncio.sleep(0.5)
 
-    async def interrupt(self, sound: Float32) -> dict[str, float]:
+    async def interrupt(self, audio: Float32) -> dict[str, float]:
         """Speak over the current answer, and time its end."""
-        self.say(sound)
+        self.say(audio)
         done_s = await self.until("response.done")
         began_s = self._first_audible_s
-        last_s = max((at_s for at_s, _ in self.sounds()), default=began_s)
+        last_s = max((at_s for at_s, _ in self.received()), default=began_s)
         self.forget()
-        return {"last_sound": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
+        return {"last_audio": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
 
 
 def _is_audible(event: dict[str, Any]) -> bool:
-    sound = from_s16le(base64.b64decode(event["delta"]))
-    return len(audible_blocks(sound)) > 0
+    audio = from_s16le(base64.b64decode(event["delta"]))
+    return len(audible_blocks(audio)) > 0
 
 
 @asynccontextmanager

@@ -155,7 +155,7 @@ def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
                 for name, engine in engines.items():
                     runs[name].append(engine.speak(texts))
                 made = {found[-1]["samples"] for found in runs.values()}
-                assert len(made) == 1, f"they did not make as much sound: {made}"
+                assert len(made) == 1, f"they did not make as much audio: {made}"
             for name, found in runs.items():
                 seconds, cpu_s, first_s = (
                     statistics.median(run[key] for run in found)
@@ -169,7 +169,7 @@ def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
                         "audio_s_per_s": round(found[-1]["samples"] / _RATE / seconds, 4),
                         "frames_per_s": round(streams * options.frames / seconds, 2),
                         "frames_per_cpu_s": round(streams * options.frames / cpu_s, 2),
-                        "first_sound_s": round(first_s, 3),
+                        "first_audio_s": round(first_s, 3),
                         "versions": engines[name].versions,
                     }
                 )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.by_length import drawn_voice
+from benchmarks.by_length import random_voice
 from benchmarks.listeners import (
     Listened,
     arguments,
@@ -64,7 +64,7 @@ def clips(clone_s: float, count: int, first_seed: int) -> list[dict[str, str] | 
         return [None] * count
     rng = random.Random(first_seed)
     lengths = [clone_s * rng.uniform(0.9, 1.1) for _ in range(count)]
-    return [drawn_voice(length, first_seed + n) for n, length in enumerate(lengths)]
+    return [random_voice(length, first_seed + n) for n, length in enumerate(lengths)]
 
 
 async def run_level(

@@ -180,7 +180,7 @@ def foreground(
 
 def waited_s(played: list[Playback]) -> list[float]:
     """Return times to first audio; streams without audio count as `PATIENCE_S`."""
-    return [min(one.first_sound_s, PATIENCE_S) for one in played]
+    return [min(one.first_audio_s, PATIENCE_S) for one in played]
 
 
 def figures(played: list[Playback], phase: str) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def pitch_row(clips: Sequence[Float32], outputs: Sequence[Float32]) -> dict[str,
     Medians are over windows with a clear period; audio with fewer than four has no pitch.
     """
     theirs, ours = (
-        [track_pitch(torch.from_numpy(_at_least(x))[None]) for x in sounds]
-        for sounds in (clips, outputs)
+        [track_pitch(torch.from_numpy(_at_least(x))[None]) for x in group]
+        for group in (clips, outputs)
     )
     correlation, count = log_correlation(
         *([t.median_f0_hz()[0] for t in x] for x in (theirs, ours))
@@ -79,7 +79,7 @@ async def transcription_rows(
     for label, heldout in (("seen", False), ("unseen", True)):
         voices = [voice for voice in all_voices() if voice.heldout == heldout]
         clips = [spoken(espeak, text, voices[i % len(voices)]) for i, text in enumerate(texts)]
-        heard = await gather(clips, lambda _, clip: world.hear(clip))
+        heard = await gather(clips, lambda _, clip: world.transcribe(clip))
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"asr, {label} voices", "wer_percent": rate, "sentences": len(texts)})
     return rows
@@ -133,14 +133,14 @@ async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list
         f"unseen voices, two sentences and {_PAUSE_S:.0f} s between": pairs,
     }
 
-    async def off_ms(_: int, sound: Timed) -> list[float]:
-        found_ms = await world.time(sound.samples, sound.text)
-        timed = zip(found_ms, sound.times_ms, strict=True)
+    async def off_ms(_: int, audio: Timed) -> list[float]:
+        found_ms = await world.time(audio.samples, audio.text)
+        timed = zip(found_ms, audio.times_ms, strict=True)
         return [abs(found - known) for found, known in timed if known >= 0]
 
     rows = []
-    for label, sounds in cases.items():
-        taken = [sound for sound in sounds if len(sound.samples) <= LONGEST_SECONDS * SAMPLE_RATE]
+    for label, clips in cases.items():
+        taken = [audio for audio in clips if len(audio.samples) <= LONGEST_SECONDS * SAMPLE_RATE]
         errors_ms = np.concatenate(await gather(taken, off_ms))
         rows.append(
             {
@@ -149,7 +149,7 @@ async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list
                 "within_80_ms_percent": round(100 * float((errors_ms <= 80).mean()), 1),
                 "within_160_ms_percent": round(100 * float((errors_ms <= 160).mean()), 1),
                 "borders": len(errors_ms),
-                "sounds": len(taken),
+                "clips": len(taken),
             }
         )
     return rows
@@ -162,7 +162,9 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
 
         async def trip(index: int, text: str, mode: TextMode = mode) -> str:
             voice = NAMED[index % len(NAMED)].name
-            return await world.hear(await world.say(text, voice=voice, text_mode=mode, seed=index))
+            return await world.transcribe(
+                await world.say(text, voice=voice, text_mode=mode, seed=index)
+            )
 
         heard = await gather(texts, trip)
         examples += [
@@ -172,7 +174,7 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"tts, {mode} text", "wer_percent": rate, "sentences": len(texts)})
     clips = [spoken(espeak, text, NAMED[i % len(NAMED)]) for i, text in enumerate(texts)]
-    heard = await gather(clips, lambda _, clip: world.hear(clip))
+    heard = await gather(clips, lambda _, clip: world.transcribe(clip))
     rate = word_error_rate(zip(texts, heard, strict=True))
     rows.append(
         {"what": "espeak-ng, the same sentences", "wer_percent": rate, "sentences": len(texts)}
@@ -193,12 +195,12 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
 
     outputs = await gather(clips, clone)
     near = np.array(await gather(clips, lambda i, clip: world.embed(clip, f"clip-{i}")))
-    made = np.array(await gather(outputs, lambda i, sound: world.embed(sound, f"output-{i}")))
+    made = np.array(await gather(outputs, lambda i, audio: world.embed(audio, f"output-{i}")))
     near, made = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (near, made))
     alike = made @ near.T
     own = np.diag(alike)
     others = np.roll(np.arange(len(voices)), 7)  # a fixed other voice for each
-    heard = await gather(outputs, lambda _, sound: world.hear(sound))
+    heard = await gather(outputs, lambda _, audio: world.transcribe(audio))
     return [
         {
             "what": "cloning, unseen voices",

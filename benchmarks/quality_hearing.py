@@ -20,40 +20,40 @@ _TELEPHONE_HZ = (300.0, 3400.0)
 _PAUSES_S = (0.1, 1.5)
 
 
-def _at_level(noise: np.ndarray, sound: Float32, ratio_db: float) -> np.ndarray:
-    return noise * (sound.std() / (noise.std() + 1e-9) * 10 ** (-ratio_db / 20))
+def _at_level(noise: np.ndarray, speech: Float32, ratio_db: float) -> np.ndarray:
+    return noise * (speech.std() / (noise.std() + 1e-9) * 10 ** (-ratio_db / 20))
 
 
-def with_pink_noise(sound: Float32, ratio_db: float, seed: int) -> Float32:
+def with_pink_noise(speech: Float32, ratio_db: float, seed: int) -> Float32:
     """Add noise whose power falls with the frequency."""
-    hertz = np.fft.rfftfreq(len(sound), 1 / RATE)
-    white = np.fft.rfft(np.random.default_rng(seed).standard_normal(len(sound)))
-    pink = np.fft.irfft(white / np.sqrt(np.maximum(hertz, 20)), len(sound))
-    return (sound + _at_level(pink, sound, ratio_db)).astype(np.float32)
+    hertz = np.fft.rfftfreq(len(speech), 1 / RATE)
+    white = np.fft.rfft(np.random.default_rng(seed).standard_normal(len(speech)))
+    pink = np.fft.irfft(white / np.sqrt(np.maximum(hertz, 20)), len(speech))
+    return (speech + _at_level(pink, speech, ratio_db)).astype(np.float32)
 
 
-def with_babble(sound: Float32, others: list[Float32], ratio_db: float) -> Float32:
+def with_babble(speech: Float32, others: list[Float32], ratio_db: float) -> Float32:
     """Add speech of several others at the same time, repeated."""
-    mixed = np.sum([np.resize(other, len(sound)) for other in others], 0)
-    return (sound + _at_level(mixed, sound, ratio_db)).astype(np.float32)
+    mixed = np.sum([np.resize(other, len(speech)) for other in others], 0)
+    return (speech + _at_level(mixed, speech, ratio_db)).astype(np.float32)
 
 
-def in_a_room(sound: Float32, seed: int) -> Float32:
+def in_a_room(speech: Float32, seed: int) -> Float32:
     """Add the decaying reverberation of a small room."""
     time = np.arange(round(_REVERBERATION_S * RATE)) / RATE
     tail = np.random.default_rng(seed).standard_normal(len(time))
     tail *= np.exp(-6.91 * time / _REVERBERATION_S) * (time > 0.003)
     tail *= 10 ** (-_DIRECT_DB / 20) / np.linalg.norm(tail)
     tail[0] = 1
-    return np.convolve(sound, tail)[: len(sound)].astype(np.float32)
+    return np.convolve(speech, tail)[: len(speech)].astype(np.float32)
 
 
-def over_telephone(sound: Float32) -> Float32:
+def over_telephone(speech: Float32) -> Float32:
     """Filter audio to the band of a telephone."""
-    spectrum = np.fft.rfft(sound)
-    hertz = np.fft.rfftfreq(len(sound), 1 / RATE)
+    spectrum = np.fft.rfft(speech)
+    hertz = np.fft.rfftfreq(len(speech), 1 / RATE)
     spectrum[(hertz < _TELEPHONE_HZ[0]) | (hertz > _TELEPHONE_HZ[1])] = 0
-    return np.fft.irfft(spectrum, len(sound)).astype(np.float32)
+    return np.fft.irfft(spectrum, len(speech)).astype(np.float32)
 
 
 def _clips(espeak: Espeak, texts: list[str]) -> list[Float32]:
@@ -80,7 +80,7 @@ async def disturbed_rows(world: World, espeak: Espeak, texts: list[str]) -> list
     cases["telephone band"] = [over_telephone(x) for x in clean]
     rows = []
     for name, clips in cases.items():
-        heard = await gather(clips, lambda _, clip: world.hear_16k(clip))
+        heard = await gather(clips, lambda _, clip: world.transcribe_16k(clip))
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"asr, {name}", "wer_percent": rate, "sentences": len(texts)})
     return rows
@@ -95,7 +95,7 @@ async def silence_rows(world: World, _: Espeak, __: list[str]) -> list[dict[str,
         async def listen(
             _: int, clip: tuple[str, Float32], detects: bool = detects
         ) -> tuple[str, str]:
-            return clip[0], await world.hear_16k(clip[1], detects_speech=detects)
+            return clip[0], await world.transcribe_16k(clip[1], detects_speech=detects)
 
         heard = [(kind, text) for kind, text in await gather(clips, listen) if words(text)]
         print("  heard where nothing is said:", heard[:8])
@@ -111,14 +111,14 @@ async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict
     It counts as missing if the transcript lacks more words than half of the second one has.
     """
     clips, draw = _clips(espeak, texts), np.random.default_rng(0)
-    said, sounds, least = [], [], []
+    said, pairs, least = [], [], []
     for first in range(len(texts)):
         second = (first + 1) % len(texts)
         pause = np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32)
-        sounds.append(np.concatenate([clips[first], pause, clips[second]]))
+        pairs.append(np.concatenate([clips[first], pause, clips[second]]))
         said.append(f"{texts[first]} {texts[second]}")
         least.append(len(words(texts[first])) + len(words(texts[second])) / 2)
-    heard = await gather(sounds, lambda _, clip: world.hear_16k(clip))
+    heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
     missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
     return [
         {

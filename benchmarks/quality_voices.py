@@ -18,7 +18,7 @@ from izwi_models.tiny.recipes.short import HELDOUT_SHORT
 from izwi_models.tiny.recipes.speech import Espeak
 from izwi_models.tiny.recipes.voices import NAMED
 
-Sound = dict[str, list[Float32]]
+Clips = dict[str, list[Float32]]
 
 
 def known_to_both(texts: list[str], count: int) -> list[str]:
@@ -31,7 +31,7 @@ def known_to_both(texts: list[str], count: int) -> list[str]:
     return [text for text in texts if all(word in dictionary for word in words(text))][:count]
 
 
-def closed_word_errors(texts: list[str], sounds: Sound) -> dict[str, float]:
+def closed_word_errors(texts: list[str], by_speaker: Clips) -> dict[str, float]:
     """Return each speaker's WER by pocketsphinx, in percent; empty if it is not installed."""
     if not importlib.util.find_spec("pocketsphinx"):
         return {}
@@ -43,10 +43,11 @@ def closed_word_errors(texts: list[str], sounds: Sound) -> dict[str, float]:
     return {
         speaker: 100
         * sum(
-            errors(said, judge.hear(at_16k(clip))) for said, clip in zip(truth, clips, strict=True)
+            errors(said, judge.transcribe(at_16k(clip)))
+            for said, clip in zip(truth, clips, strict=True)
         )
         / total
-        for speaker, clips in sounds.items()
+        for speaker, clips in by_speaker.items()
     }
 
 
@@ -59,26 +60,26 @@ async def voice_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dic
         return await world.say(texts[i], voice=name, seed=i)
 
     made = await gather(asked, say)
-    heard = await gather(made, lambda _, clip: world.hear(clip))
-    ours: Sound = {voice.name: [] for voice in NAMED}
+    heard = await gather(made, lambda _, clip: world.transcribe(clip))
+    ours: Clips = {voice.name: [] for voice in NAMED}
     transcripts: dict[str, list[str]] = {voice.name: [] for voice in NAMED}
     for (name, _), clip, text in zip(asked, made, heard, strict=True):
         ours[name].append(clip)
         transcripts[name].append(text)
     theirs = {voice.name: [spoken(espeak, text, voice) for text in texts] for voice in NAMED}
     closed, espeak_closed = [
-        await asyncio.to_thread(closed_word_errors, texts, sounds) for sounds in (ours, theirs)
+        await asyncio.to_thread(closed_word_errors, texts, clips) for clips in (ours, theirs)
     ]
     rows = []
     for name in ours:
-        sound, espeak_sound = (
+        own_figures, espeak_figures = (
             mean_of([figures(clip) for clip in clips]) for clips in (ours[name], theirs[name])
         )
         row = {"wer_percent": word_error_rate(zip(texts, transcripts[name], strict=True))}
         if closed:
             row["closed_words_wrong_percent"] = round(closed[name], 2)
             row["closed_words_over_espeak"] = round(closed[name] - espeak_closed[name], 2)
-        row |= {**sound, **{f"espeak_{key}": value for key, value in espeak_sound.items()}}
+        row |= {**own_figures, **{f"espeak_{key}": value for key, value in espeak_figures.items()}}
         rows.append({"what": f"voice {name}", **row, "sentences": len(texts)})
     keys = [key for key in rows[0] if key not in ("what", "sentences")]
     mean = {key: round(float(np.mean([row[key] for row in rows])), 2) for key in keys}
@@ -91,11 +92,11 @@ async def short_rows(world: World, espeak: Espeak, _: list[str]) -> list[dict[st
 
     async def trip(index: int, text: str) -> str:
         voice = NAMED[index % len(NAMED)].name
-        return await world.hear(await world.say(text, voice=voice, seed=index))
+        return await world.transcribe(await world.say(text, voice=voice, seed=index))
 
     heard = await gather(texts, trip)
     clips = [spoken(espeak, text, NAMED[i % len(NAMED)]) for i, text in enumerate(texts)]
-    theirs = await gather(clips, lambda _, clip: world.hear(clip))
+    theirs = await gather(clips, lambda _, clip: world.transcribe(clip))
     return [
         {
             "what": f"{speaker}, short utterances",

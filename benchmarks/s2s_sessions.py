@@ -42,17 +42,19 @@ def first_audio_row(engine: Engine, model: Any, repeats: int) -> Row:
         request = next(asked)
         ready = time.perf_counter()
         engine.submit(request)
-        text_s = sound_s = None
+        text_s = first_audio_s = None
         while engine.has_work:
             for chunk in engine.step():
                 _check(chunk)
                 now = time.perf_counter() - ready
                 text_s = text_s or (now if len(chunk.entries) else None)
-                sound_s = sound_s or (now if chunk.pcm is not None and len(chunk.pcm) else None)
+                first_audio_s = first_audio_s or (
+                    now if chunk.pcm is not None and len(chunk.pcm) else None
+                )
         assert text_s is not None
-        assert sound_s is not None
+        assert first_audio_s is not None
         prepared_ms.append(1e3 * (ready - began))
-        first_ms.append(1e3 * sound_s)
+        first_ms.append(1e3 * first_audio_s)
         first_text_ms.append(1e3 * text_s)
     row: Row = {"first": "audio", "query_s": QUERY_S, "repeats": repeats}
     row |= {"prepare_ms": _median(prepared_ms), "first_text_ms": _median(first_text_ms)}
@@ -80,18 +82,18 @@ class _Session:
     gaps_s: list[float] = field(default_factory=list)
     audio_s: float = 0.0
 
-    def hear(self, chunk: Chunk, now_s: float, rate_hz: int) -> None:
+    def receive(self, chunk: Chunk, now_s: float, rate_hz: int) -> None:
         """Add a chunk received at a time."""
         if chunk.pcm is not None and len(chunk.pcm):
-            sound_s = len(chunk.pcm) / rate_hz
-            self.audio_s += sound_s
+            chunk_s = len(chunk.pcm) / rate_hz
+            self.audio_s += chunk_s
             if self.plays_until_s is None:
                 self.first_s.append(now_s - self.asked_s)
                 self.gaps_s.append(0.0)
                 self.plays_until_s = now_s
             late_s = max(0.0, now_s - self.plays_until_s)
             self.gaps_s[-1] = max(self.gaps_s[-1], late_s)
-            self.plays_until_s = max(now_s, self.plays_until_s) + sound_s
+            self.plays_until_s = max(now_s, self.plays_until_s) + chunk_s
         if chunk.reason is not None:
             self.ended = True
             self.asks_s = now_s if self.plays_until_s is None else self.plays_until_s
@@ -126,7 +128,7 @@ def session_row(engine: Engine, model: Any, sessions: int, entries: int, seconds
             continue
         for chunk in engine.step():
             _check(chunk)
-            by_id[chunk.request_id].hear(chunk, time.perf_counter() - began, model.sample_rate)
+            by_id[chunk.request_id].receive(chunk, time.perf_counter() - began, model.sample_rate)
     wall_s = time.perf_counter() - began
     first = sorted(1e3 * s for session in every for s in session.first_s)
     gaps = [gap for session in every for gap in session.gaps_s]

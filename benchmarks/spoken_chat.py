@@ -38,8 +38,8 @@ def draw_question(dice: random.Random) -> tuple[str, str]:
 def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
     """Ask a spoken question; return event times in ms after the request, and the answer's text."""
     spoken = {"model": _SPEECH, "voice": voice, "input": question, "response_format": "wav"}
-    sound = http.post("/v1/audio/speech", json=spoken).raise_for_status().content
-    audio = {"data": base64.b64encode(sound).decode(), "format": "wav"}
+    content = http.post("/v1/audio/speech", json=spoken).raise_for_status().content
+    audio = {"data": base64.b64encode(content).decode(), "format": "wav"}
     body: dict[str, Any] = {
         "model": _CHAT,
         "modalities": ["text", "audio"],
@@ -59,17 +59,17 @@ def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
                 times.setdefault("first_text_ms", now_ms)
                 times["last_text_ms"] = now_ms
             if "data" in part:
-                times.setdefault("first_sound_ms", now_ms)
+                times.setdefault("first_audio_ms", now_ms)
                 pcm = np.frombuffer(base64.b64decode(part["data"]), "<i2")
                 loud = np.flatnonzero(np.abs(pcm) > _AUDIBLE * 32768)
                 if len(loud):
                     heard_ms = 1000 * (num_samples + loud[0]) / _RATE
                     # earlier audio is played from the first audible sample on
-                    audible = max(now_ms, times["first_sound_ms"] + heard_ms)
+                    audible = max(now_ms, times["first_audio_ms"] + heard_ms)
                     times.setdefault("first_audible_ms", audible)
                 num_samples += len(pcm)
     end_ms = 1000 * (time.perf_counter() - begin)
-    question_s = (len(sound) - 44) / 2 / _RATE
+    question_s = (len(content) - 44) / 2 / _RATE
     return times | {
         "text": text,
         "end_ms": end_ms,
@@ -108,19 +108,19 @@ def main() -> None:
                 right += row["text"] == wanted
         memory_mib = server.rss_mib()
     found = {}
-    for name in ("first_text_ms", "last_text_ms", "first_sound_ms", "first_audible_ms", "end_ms"):
+    for name in ("first_text_ms", "last_text_ms", "first_audio_ms", "first_audible_ms", "end_ms"):
         values = [row[name] for row in rows if name in row]
         found[name] = {
             "median": round(float(np.median(values)), 1),
             "p95": round(float(np.percentile(values, 95)), 1),
         }
-    early = sum(row["first_sound_ms"] < row["last_text_ms"] for row in rows)
+    early = sum(row["first_audio_ms"] < row["last_text_ms"] for row in rows)
     write_result(
         "spoken_chat",
         [{"what": name, **value} for name, value in found.items()],
         questions=options.number,
         right=round(right / options.number, 3),
-        sound_before_the_text_was_complete=round(early / options.number, 3),
+        audio_before_the_text_was_complete=round(early / options.number, 3),
         question_s=round(float(np.mean([row["question_s"] for row in rows])), 2),
         answer_s=round(float(np.mean([row["answer_s"] for row in rows])), 2),
         server_rss_mib=round(memory_mib),

@@ -92,9 +92,9 @@ class InstantSpeech:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return silence."""
         began = time.perf_counter()
-        sound = torch.zeros(len(codes), codes.shape[1] * self.frame_samples)
+        audio = torch.zeros(len(codes), codes.shape[1] * self.frame_samples)
         self.seconds += time.perf_counter() - began
-        return sound, dict(state)
+        return audio, dict(state)
 
 
 def request(number: int, length: int) -> Request:

@@ -159,9 +159,9 @@ class Speaker:
                         if not pcm:
                             self.first_s.append(time.perf_counter() - begun_s)
                         pcm.append(chunk.pcm)
-        sound = np.concatenate(pcm)
-        self.real_time.append((time.perf_counter() - begun_s) * RATE / len(sound))
-        return sound
+        audio = np.concatenate(pcm)
+        self.real_time.append((time.perf_counter() - begun_s) * RATE / len(audio))
+        return audio
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:

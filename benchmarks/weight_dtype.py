@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -25,6 +24,7 @@ from benchmarks.frame_time import graph_rows
 from benchmarks.kv_dtype import Voice
 from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.random_checkpoint import load
+from izwi.arrays import Float32
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import WEIGHTS, EngineConfig
@@ -35,7 +35,6 @@ from izwi.registry import Registry
 from izwi.sequence import Sequence
 
 Log = Seq[Seq[int]]
-Sound = npt.NDArray[np.float32]
 LARGE = ("tts-1.7b", "tts-0.6b")
 STREAMS = [1, 2, 8, 32, 64]
 _FRAMES = 52
@@ -76,7 +75,7 @@ def understood(heard: Seq[str]) -> float:
 
 async def embedded_rows(options: Any) -> list[dict[str, Any]]:
     """Measure one row for each dtype: logits, codes, transcripts, time."""
-    spoken: list[tuple[list[list[int]], Sound]] = []
+    spoken: list[tuple[list[list[int]], Float32]] = []
     heard: list[str] = []
     full: list[list[Tensor]] = []
     rows = []
@@ -93,9 +92,9 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - began
         spoken = spoken or said
         # the same audio for all, so that only the transcriber's weights differ
-        texts = [await voice.hear(sound) for _, sound in spoken]
+        texts = [await voice.transcribe(audio) for _, audio in spoken]
         heard = heard or texts
-        own = [await voice.hear(sound) for _, sound in said]
+        own = [await voice.transcribe(audio) for _, audio in said]
         await voice.engine.stop()
         ours = of_logs(registry.speech(voice.tts), backend.ops, [codes for codes, _ in spoken])
         full = full or ours

@@ -34,7 +34,7 @@ class EngineConfig:
         policy: Who runs first: a name in `izwi.scheduler.policy.POLICIES`.
         shadow_policy: A second policy whose plans are compared and never executed, or None.
         max_step_s: Time that one step of one model should take where nothing urgent needs more.
-        first_sound_target_s: After so long a listener who has heard nothing is served late.
+        ttfa_target_s: Target for the time to first audio; a stream without audio after it is late.
         max_wait_s: A request that could not start within this time is refused as Overloaded.
         kv_dtype: "auto" (that of the weights), "int8" or "fp8" for keys and values in the pages.
         host_bytes: Host memory for pages and codec states that had to leave the device.
@@ -56,7 +56,7 @@ class EngineConfig:
     policy: str = "deadline"
     shadow_policy: str | None = None
     max_step_s: float = 0.012
-    first_sound_target_s: float = 0.1
+    ttfa_target_s: float = 0.1
     max_wait_s: float = 60.0
     kv_dtype: str = "auto"
     host_bytes: int = 256 << 20

@@ -45,11 +45,11 @@ class Launched:
         self.num_compiled = num_compiled
         self.reads_log = any(row.sequence.drawing.reads_log for row in rows)
         self._epochs = [row.sequence.pending.epoch for row in rows]
-        self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
+        self._vocoded: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
 
     @property
     def size(self) -> StepWork:
-        """Work that ends with the step; later audio is computed beside the next one."""
+        """Work that ends with the step; later audio is computed during the next one."""
         lengths = [stop - start for _, start, stop in self.rows]
         return StepWork.of(lengths, len(self.work.encode), ())
 
@@ -82,13 +82,13 @@ class Launched:
                     pending.ends = True
         for sequence, chunk in self.work.vocode:
             pending = sequence.pending
-            num_pending = sequence.num_frames - sequence.sound.num_vocoded - pending.frames
+            num_pending = sequence.num_frames - sequence.audio.num_vocoded - pending.frames
             ended = sequence.status.ended or pending.ends
             frames = frames_to_vocode(num_pending, chunk, ended=ended)
             if frames:
                 pending.frames += frames
                 pending.chunks += 1
-                self._sounds.append((sequence, sequence.pending.epoch, frames))
+                self._vocoded.append((sequence, sequence.pending.epoch, frames))
 
     def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
         """Reconcile the prediction with the results.
@@ -102,7 +102,7 @@ class Launched:
             if isinstance(drawn, BaseException) or drawn.entries:
                 pending.entries -= 1
                 pending.ends = pending.ends and pending.entries > 0
-        for sequence, epoch, frames in self._sounds:
+        for sequence, epoch, frames in self._vocoded:
             if sequence.pending.epoch == epoch:
                 sequence.pending.frames -= frames
                 sequence.pending.chunks -= 1
@@ -131,10 +131,10 @@ def awaited(
     begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
 ) -> dict[int, Float32]:
     """Wait for pieces of audio; return them by arrival, and add errors to the results."""
-    sounds: dict[int, Float32] = {}
-    for arrival, (_, sound) in begun.items():
+    done: dict[int, Float32] = {}
+    for arrival, (_, pending) in begun.items():
         try:
-            sounds[arrival] = sound()
+            done[arrival] = pending()
         except Exception as error:  # a failed request must not end the engine
             results.failed[arrival] = error
-    return sounds
+    return done

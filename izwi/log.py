@@ -65,8 +65,8 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.input.written = list(self.written)
         sequence.input.is_open = sequence.request.open_input and not self.closed
         if codec is not None:
-            sound, num_samples = sequence.sound, codec.lookahead_samples
+            audio, num_samples = sequence.audio, codec.lookahead_samples
             for samples in self.chunk_samples:
                 num_samples += samples
-                sound.chunks.append(num_samples // codec.frame_samples - sound.num_vocoded)
-                sound.num_vocoded += sound.chunks[-1]
+                audio.chunks.append(num_samples // codec.frame_samples - audio.num_vocoded)
+                audio.num_vocoded += audio.chunks[-1]

@@ -213,7 +213,7 @@ class ModelWorker:
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
 
-        Waits for a stream's first audio. If the device can run the codec beside the next step,
+        Waits for a stream's first audio. If the codec can overlap with the next step,
         later audio leaves with that step's results.
         """
         fresh = set[int]()
@@ -225,24 +225,24 @@ class ModelWorker:
                 if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
                     fresh.add(sequence.arrival)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
-        sounds = self._sounds(results)
+        vocoded = self._vocode(results)
         chunks: list[Chunk] = []
         for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
             status = sequence.status
             if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
                 continue
             is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
-            sound = sequence.sound.new_part(sounds.get(sequence.arrival))
-            if sound is not None or (is_delivered and writes):
-                frames = 0.0 if sound is None else len(sound) / self.runner.frame_samples
+            pcm = sequence.audio.new_part(vocoded.get(sequence.arrival))
+            if pcm is not None or (is_delivered and writes):
+                frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
                 chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
             elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert status.reason is not None
-                chunks.append(self.finish(sequence, status.reason, sound))
-            elif is_delivered or sound is not None:
-                chunks.append(self._chunk(sequence, sound))
+                chunks.append(self.finish(sequence, status.reason, pcm))
+            elif is_delivered or pcm is not None:
+                chunks.append(self._chunk(sequence, pcm))
         return chunks + self._check(now_s)
 
     def begin(self, sequence: Sequence, log: Log | None) -> None:
@@ -259,14 +259,14 @@ class ModelWorker:
         if sequence.tracks is not None:
             entries, sequence.emitted = sequence.emitted, []
             resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
-        if sequence.sound.num_vocoded > len(sequence.frames):  # those are drawn again
-            sequence.sound.repeat(log.num_samples)
+        if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
+            sequence.audio.repeat(log.num_samples)
 
     def finish(
         self,
         sequence: Sequence,
         reason: Reason,
-        sound: Float32 | None = None,
+        pcm: Float32 | None = None,
         error: BaseException | None = None,
     ) -> Chunk:
         """End a request, free its memory, and return its last chunk."""
@@ -274,7 +274,7 @@ class ModelWorker:
         if sequence.request.encode_only and reason is Reason.STOP:
             encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
         self.scheduler.finish(sequence, reason)
-        return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
+        return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
 
     def close(self) -> None:
         """Free the tiers below the device. Nothing may be running."""
@@ -322,23 +322,23 @@ class ModelWorker:
             sequence.drawing.limit = limit
         return limit
 
-    def _sounds(self, results: Results) -> dict[int, Float32]:
+    def _vocode(self, results: Results) -> dict[int, Float32]:
         """Start due vocoder work; return the finished audio by arrival, (samples,) float32."""
         began_s = self._clock()
-        sounds = awaited(self._vocoding, results)  # first, because their buffers are reused
+        vocoded = awaited(self._vocoding, results)  # first, because their buffers are reused
         self._vocoding = {}
         first: dict[int, tuple[Sequence, PendingAudio]] = {}
         due = self._due(results)
         begun = self.runner.vocode(due) if due else []
-        for (sequence, frames), sound in zip(due, begun, strict=True):
-            if isinstance(sound, BaseException):
-                results.failed[sequence.arrival] = sound
+        for (sequence, frames), pending in zip(due, begun, strict=True):
+            if isinstance(pending, BaseException):
+                results.failed[sequence.arrival] = pending
                 continue
-            waits = not sequence.sound.chunks or not self.runner.works_beside
-            (first if waits else self._vocoding)[sequence.arrival] = sequence, sound
-            sequence.sound.num_vocoded += frames
-            sequence.sound.chunks.append(frames)
-        sounds |= awaited(first, results)
+            waits = not sequence.audio.chunks or not self.runner.codec_overlaps
+            (first if waits else self._vocoding)[sequence.arrival] = sequence, pending
+            sequence.audio.num_vocoded += frames
+            sequence.audio.chunks.append(frames)
+        vocoded |= awaited(first, results)
         seconds = results.seconds
         if not self._in_flight:
             seconds += self._clock() - began_s
@@ -347,7 +347,7 @@ class ModelWorker:
         ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
         if self.runner.num_compiled == results.num_compiled:  # otherwise the time is not typical
             self.scheduler.cost.add(ran, seconds)
-        return sounds
+        return vocoded
 
     def _due(self, results: Results) -> list[tuple[Sequence, int]]:
         """Return the planned chunks whose frames exist: sequences, and numbers of frames."""
@@ -355,7 +355,7 @@ class ModelWorker:
         for sequence, chunk in results.work.vocode:
             if not self.scheduler.runs(sequence):  # it was removed meanwhile
                 continue
-            num_pending = len(sequence.frames) - sequence.sound.num_vocoded
+            num_pending = len(sequence.frames) - sequence.audio.num_vocoded
             frames = frames_to_vocode(num_pending, chunk, ended=sequence.status.ended)
             if frames and sequence.arrival not in results.failed:
                 due.append((sequence, frames))
@@ -368,7 +368,7 @@ class ModelWorker:
             return all(result is not None for result in sequence.encoded)
         if sequence.arrival in self._vocoding:
             return False
-        silent = self._writes or sequence.sound.num_vocoded == len(sequence.frames)
+        silent = self._writes or sequence.audio.num_vocoded == len(sequence.frames)
         return sequence.status.ended and silent
 
     def _check(self, now_s: float) -> list[Chunk]:
@@ -381,7 +381,7 @@ class ModelWorker:
         self.scheduler.counts.refused += len(refused)
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 
-    def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
+    def _chunk(self, sequence: Sequence, pcm: Float32 | None, **rest: Any) -> Chunk:
         """Return entries not yet delivered: frames come with their audio, text at once."""
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
@@ -394,4 +394,4 @@ class ModelWorker:
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
-        return Chunk(sequence.request.request_id, log, sound, **rest)
+        return Chunk(sequence.request.request_id, log, pcm, **rest)

@@ -99,13 +99,13 @@ class _OpenRecord:
     entries: list[tuple[int, ...]] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     num_samples: int = 0
-    sound: Any = field(default_factory=hashlib.sha256)
+    pcm_hash: Any = field(default_factory=hashlib.sha256)
 
     def take(self, chunk: Chunk) -> None:
         self.entries += entries_of(chunk)
         if chunk.pcm is not None and chunk.pcm.size:
             self.num_samples += chunk.pcm.size
-            self.sound.update(to_s16le(chunk.pcm))
+            self.pcm_hash.update(to_s16le(chunk.pcm))
 
 
 class _Written(NamedTuple):
@@ -230,7 +230,7 @@ class RequestRecorder:
             return TranscriptionLine(ask=ask, text=text, **known)
         if isinstance(ask, ChatInput):
             return ChatLine(ask=ask, text=answered(self._models, request, record.entries), **known)
-        digest = record.sound.hexdigest() if record.num_samples else ""
+        digest = record.pcm_hash.hexdigest() if record.num_samples else ""
         known |= {"num_samples": record.num_samples, "pcm_sha256": digest}
         if isinstance(ask, ConversationInput):
             text = answered(self._models, request, record.entries)

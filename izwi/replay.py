@@ -26,7 +26,7 @@ class Difference:
 
     Attributes:
         line: Number of the line, from 1.
-        what: "model", "checkpoint", "request", "error", "entries", "reason", "sound" or "text".
+        what: "model", "checkpoint", "request", "error", "entries", "reason", "audio" or "text".
         message: Text of the first difference: the recorded value, and the current one.
     """
 
@@ -69,7 +69,7 @@ class _Run:
     request: Request | None = None
     failure: Difference | None = None
     entries: list[tuple[int, ...]] = field(default_factory=list)
-    sound: bytes = b""
+    audio: bytes = b""
     reason: Reason | None = None
 
     @classmethod
@@ -100,7 +100,7 @@ class _Run:
         """Add what left the engine."""
         self.entries += entries_of(chunk)
         if chunk.pcm is not None:
-            self.sound += to_s16le(chunk.pcm)
+            self.audio += to_s16le(chunk.pcm)
         self.reason = chunk.reason
         if chunk.reason is Reason.ERROR:
             self.fail("error", f"it fails now: {chunk.error}")
@@ -111,7 +111,7 @@ class _Run:
         if self.reason is not None or self.line.reason is not Reason.ABORTED:
             return self.reason is not None
         enough = len(self.entries) >= len(self.line.entries)
-        return enough and len(self.sound) >= 2 * _num_samples(self.line)
+        return enough and len(self.audio) >= 2 * _num_samples(self.line)
 
     def difference(self, models: Models) -> Difference | None:
         """Compare with the line."""
@@ -134,7 +134,7 @@ class _Run:
         if not aborted and self.reason is not line.reason:
             self.fail("reason", f"{line.reason} recorded, {self.reason} now")
         if isinstance(line, SpeechLine | ConversationLine):
-            self._compare_sound(line, aborted)
+            self._compare_audio(line, aborted)
         if isinstance(line, SpeechLine):
             return
         if isinstance(line, ChatLine | ConversationLine):
@@ -144,17 +144,17 @@ class _Run:
         if text != line.text:
             self.fail("text", f"{line.text!r} recorded, {text!r} now")
 
-    def _compare_sound(self, line: SpeechLine | ConversationLine, aborted: bool) -> None:
+    def _compare_audio(self, line: SpeechLine | ConversationLine, aborted: bool) -> None:
         if aborted:
-            self.sound = self.sound[: 2 * line.num_samples]
-        if len(self.sound) != 2 * line.num_samples:
-            message = f"{line.num_samples} samples recorded, {len(self.sound) // 2} now"
-            self.fail("sound", message)
-        elif self.sound and hashlib.sha256(self.sound).hexdigest() != line.pcm_sha256:
+            self.audio = self.audio[: 2 * line.num_samples]
+        if len(self.audio) != 2 * line.num_samples:
+            message = f"{line.num_samples} samples recorded, {len(self.audio) // 2} now"
+            self.fail("audio", message)
+        elif self.audio and hashlib.sha256(self.audio).hexdigest() != line.pcm_sha256:
             message = "the entries are equal, but their audio is not"
             if line.platform:
                 message += f"; recorded on {line.platform}"
-            self.fail("sound", message)
+            self.fail("audio", message)
 
 
 def _prepare(models: Models, line: Line, request_id: str) -> Request:

@@ -181,7 +181,7 @@ class Drawing:
 class Sequence:
     """A request and its log, and the caches of that log.
 
-    The log is `emitted`, `input`, and the progress of `sound`; everything else is rebuilt from it.
+    The log is `emitted`, `input`, and the progress of `audio`; everything else is rebuilt from it.
 
     Attributes:
         arrival: Number of arrivals before it, in the whole engine.
@@ -193,7 +193,7 @@ class Sequence:
         status: Whether it runs, and why not.
         encoded: Results of the prompt's encode inputs; None where they have not run.
         kv: Its pages, and what the prefix tree knows of them.
-        sound: How many of its frames are audio.
+        audio: How many of its frames are audio.
         pending: What steps in flight will add to it.
         drawing: How its entries are drawn.
         num_prompt: Number of positions of the prompt.
@@ -211,7 +211,7 @@ class Sequence:
     status: Status = field(init=False, default_factory=Status)
     encoded: list[Any] = field(init=False)
     kv: KV = field(init=False, default_factory=KV)
-    sound: AudioCursor = field(init=False, default_factory=AudioCursor)
+    audio: AudioCursor = field(init=False, default_factory=AudioCursor)
     pending: Pending = field(init=False, default_factory=Pending)
     drawing: Drawing = field(init=False)
     num_prompt: int = field(init=False)

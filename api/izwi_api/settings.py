@@ -59,7 +59,7 @@ class Access:
     allowed_hosts: tuple[str, ...] | None = None
 
     @property
-    def asks_for_key(self) -> bool:
+    def requires_key(self) -> bool:
         """Whether a key is required."""
         return self.api_key_digest is not None or self.api_keys_file is not None
 

@@ -40,7 +40,7 @@ class Playback:
     refused: bool = False
 
     @property
-    def first_sound_s(self) -> float:
+    def first_audio_s(self) -> float:
         """Time to first audio in seconds; infinite if there was none."""
         return self.chunks[0][0] - self.submitted_s if self.chunks else inf
 
@@ -77,7 +77,7 @@ def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
 def summary(played: Iterable[Playback]) -> dict[str, Any]:
     """Return time to first audio and gaps of the listeners of streams."""
     streams = [one for one in played if one.request.streams]
-    first_s = [one.first_sound_s for one in streams]
+    first_s = [one.first_audio_s for one in streams]
     gaps_s = [one.gaps_s for one in streams]
     return {
         "streams": len(streams),

@@ -69,7 +69,7 @@ class SimulatedRunner:
 
     num_codebooks: int
     frame_samples = 1  # chunks only have a length
-    works_beside = False
+    codec_overlaps = False
     num_compiled = 0
 
     def __init__(
@@ -102,8 +102,8 @@ class SimulatedRunner:
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Rebuild codec states: each frame with audio runs through the codec again."""
         for sequence in sequences:
-            sound = sequence.sound
-            self._compute(StepWork(0, 0, 0, len(sound.chunks), sound.num_vocoded))
+            audio = sequence.audio
+            self._compute(StepWork(0, 0, 0, len(audio.chunks), audio.num_vocoded))
         return {}
 
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:

@@ -83,16 +83,16 @@ class Scene:
         self.num_steps += 1
         for chunk in self._device.step(now_s):
             end_s = self._device.runner.now_s
-            sound_s = 0.0 if chunk.pcm is None else len(chunk.pcm) * self._frame_s
+            audio_s = 0.0 if chunk.pcm is None else len(chunk.pcm) * self._frame_s
             short = self._shorts.get(chunk.request_id)
             if short is None:
-                self.audio_s += sound_s
+                self.audio_s += audio_s
                 later = self._later[self._text_of[chunk.request_id]]
                 if chunk.reason is not None and later:
                     self._device.submit(later.popleft())
                 continue
-            if sound_s:
-                short.played.chunks.append((end_s, sound_s))
+            if audio_s:
+                short.played.chunks.append((end_s, audio_s))
                 if short.steps is None:
                     short.steps = self.num_steps - short.submitted_step
             if chunk.reason is not None:

@@ -72,5 +72,5 @@ class Machine:
 
 
 def _name(kind: Kind) -> str:
-    words = [word for word, so in zip(("cold", "prompt", "sound"), kind, strict=True) if so]
+    words = [word for word, so in zip(("cold", "prompt", "vocode"), kind, strict=True) if so]
     return " ".join(words) or "rows"

@@ -80,7 +80,7 @@ class StateArena(Protocol):
         """Number of free rows."""
         ...
 
-    def beside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         """Run the work inside concurrently to the model's steps, if the device can."""
         ...
 
@@ -165,7 +165,7 @@ class RecordedSteps(Protocol):
         """Begin to decode the next frames of streams, (frames, codebooks) each."""
         ...
 
-    def hear(self, codes: Array, row: int) -> None:
+    def advance_codec(self, codes: Array, row: int) -> None:
         """Decode frames, (frames, codebooks), only to advance the codec state."""
         ...
 

@@ -34,24 +34,24 @@ def begun_tracks(tracks: Seq[Track], progress: Progress) -> TrackLog:
 def in_place(
     codec: Codec | None,
     pieces: Seq[tuple[Sequence, int]],
-    sounds: Seq[Pending | BaseException],
+    pending: Seq[Pending | BaseException],
 ) -> list[Pending | BaseException]:
     """Drop samples before the start and after the end of each stream's audio.
 
     Args:
-        codec: The codec that made the audio; None returns `sounds` unchanged.
+        codec: The codec that made the audio; None returns `pending` unchanged.
         pieces: Streams before this chunk, each with the number of frames vocoded in it.
-        sounds: For each stream, a function that waits for its samples, or an error.
+        pending: For each stream, a function that waits for its samples, or an error.
     """
     if codec is None or not codec.lookahead_samples:
-        return list(sounds)
+        return list(pending)
     return [
-        sound
-        if isinstance(sound, BaseException)
+        audio
+        if isinstance(audio, BaseException)
         else partial(
-            _part, sound, *_bounds(codec, sequence.frames, sequence.sound.num_vocoded, frames)
+            _part, audio, *_bounds(codec, sequence.frames, sequence.audio.num_vocoded, frames)
         )
-        for (sequence, frames), sound in zip(pieces, sounds, strict=True)
+        for (sequence, frames), audio in zip(pieces, pending, strict=True)
     ]
 
 
@@ -63,5 +63,5 @@ def _bounds(codec: Codec, log: Seq[Entry], first: int, frames: int) -> tuple[int
     return (0 if first else lag), stop
 
 
-def _part(sound: Pending, start: int, stop: int) -> Float32:
-    return sound()[start:stop]
+def _part(audio: Pending, start: int, stop: int) -> Float32:
+    return audio()[start:stop]

@@ -95,7 +95,7 @@ class Runner:
         self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
 
     @property
-    def works_beside(self) -> bool:
+    def codec_overlaps(self) -> bool:
         """Whether launched work runs asynchronously to the host."""
         return self._graphs is not None
 
@@ -262,21 +262,21 @@ class Runner:
             For each piece a function that waits for its samples, (samples,) float32, or an error.
             Wait for all of them before the next call.
         """
-        with self._arena.beside():
+        with self._arena.side_stream():
             return in_place(self._codec, pieces, self._begin(pieces))
 
     def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
             return self._each_stream(self._vocode_recorded, pieces)
-        sounds: dict[int, PendingAudio | BaseException] = {}
+        pending: dict[int, PendingAudio | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
             batch = [piece for piece in pieces if piece[1] == frames]
             made = self._each_stream(self._vocode_equal, batch)
-            sounds.update(
-                (id(sequence), sound) for (sequence, _), sound in zip(batch, made, strict=True)
+            pending.update(
+                (id(sequence), audio) for (sequence, _), audio in zip(batch, made, strict=True)
             )
-        return [sounds[id(sequence)] for sequence, _ in pieces]
+        return [pending[id(sequence)] for sequence, _ in pieces]
 
     def _each_stream(
         self, run: Callable[[Seq[Piece]], list[PendingAudio]], pieces: Seq[Piece]
@@ -287,9 +287,9 @@ class Runner:
             for sequence, _ in batch:
                 if not self._arena.is_committed(self._row(sequence)):
                     self._remake(sequence)
-            sounds = run(batch)
+            pending = run(batch)
             self._arena.commit([self._row(sequence) for sequence, _ in batch])
-            return sounds
+            return pending
 
         return run_each(committed, pieces)
 
@@ -297,24 +297,24 @@ class Runner:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:
-            if sequence.sound.num_vocoded == 0:
+            if sequence.audio.num_vocoded == 0:
                 self._warm(sequence)
-            first = sequence.sound.num_vocoded
+            first = sequence.audio.num_vocoded
             chunks.append(np.array(sequence.frames[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
     def _vocode_equal(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         batch, frames = [sequence for sequence, _ in pieces], pieces[0][1]
         codes = np.array(
-            [s.frames[s.sound.num_vocoded : s.sound.num_vocoded + frames] for s in batch],
+            [s.frames[s.audio.num_vocoded : s.audio.num_vocoded + frames] for s in batch],
             dtype=np.int64,
         )
         for sequence in batch:
-            if sequence.sound.num_vocoded == 0:
+            if sequence.audio.num_vocoded == 0:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
-        sound, state = self.codec.decode(self._ops.array(codes), self._arena.gather(rows))
-        made = self._ops.numpy(sound).astype(np.float32, copy=False)
+        audio, state = self.codec.decode(self._ops.array(codes), self._arena.gather(rows))
+        made = self._ops.numpy(audio).astype(np.float32, copy=False)
         self._arena.scatter(rows, state)  # the last operation that may fail
         return [partial(np.asarray, samples) for samples in made]
 
@@ -324,12 +324,12 @@ class Runner:
         warm = self.codec.warm_codes(sequence)
         if warm is not None:
             self._arena.clear(row)  # a batch that failed may have warmed it already
-            self._hear(row, warm)
+            self._advance_codec(row, warm)
 
-    def _hear(self, row: int, codes: Array) -> None:
+    def _advance_codec(self, row: int, codes: Array) -> None:
         """Decode frames, (frames, codebooks), only to advance the codec state."""
         if self._graphs is not None:
-            self._graphs.hear(codes, row)
+            self._graphs.advance_codec(codes, row)
             return
         _, state = self.codec.decode(codes[None], self._arena.gather([row]))
         self._arena.scatter([row], state)
@@ -343,7 +343,7 @@ class Runner:
         """
         if not sequences:
             return {}
-        with self._arena.beside():
+        with self._arena.side_stream():
             return self._rebuild(sequences)
 
     def _rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
@@ -360,18 +360,18 @@ class Runner:
         row = self._row(sequence)
         self._arena.clear(row)
         self._warm(sequence)
-        log = np.array(sequence.frames[: sequence.sound.num_vocoded], dtype=np.int64)
+        log = np.array(sequence.frames[: sequence.audio.num_vocoded], dtype=np.int64)
         codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
-        for frames in sequence.sound.chunks:
-            self._hear(row, codes[done : done + frames])
+        for frames in sequence.audio.chunks:
+            self._advance_codec(row, codes[done : done + frames])
             done += frames
         self._arena.commit([row])
 
     @staticmethod
     def _row(sequence: Sequence) -> int:
-        assert sequence.sound.state_row is not None
-        return sequence.sound.state_row
+        assert sequence.audio.state_row is not None
+        return sequence.audio.state_row
 
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an encoder's result to the host."""

@@ -29,7 +29,7 @@ LEAST_BATCH = 1.5
 # A request is delayed only while its slack exceeds this times the predicted next two steps.
 SPARE = 2.0
 # Maximum steps that a chunk of audio is delayed while no stream is near a gap.
-MOST_SOUND_STEPS = 3
+MOST_VOCODE_STEPS = 3
 # The same for a stream that has ended, while a request waits for its place.
 MOST_ENDED_STEPS = 1
 
@@ -81,8 +81,8 @@ def should_delay_vocoding(rows: Sequence[View], ends: Sequence[View], crowded: b
         ends: Sequences that have ended and still have audio to compute.
         crowded: A waiting request needs the place of a stream that ends.
     """
-    most = MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
+    most = MOST_ENDED_STEPS if crowded else MOST_VOCODE_STEPS
     if len(rows) < 2 or any(view.urgency.idle_steps >= most for view in ends):
         return False
-    sounds = [view.sound for view in rows if view.sound.chunk]
-    return all(sound.frames + 1 - sound.chunk < MOST_SOUND_STEPS for sound in sounds)
+    due = [view.audio for view in rows if view.audio.chunk]
+    return all(audio.frames + 1 - audio.chunk < MOST_VOCODE_STEPS for audio in due)

@@ -54,37 +54,37 @@ class CodecRows:
 
     def take(self, sequence: Sequence) -> bool:
         """Give a stream a row; True if its state must be rebuilt from the log."""
-        if sequence.sound.state_row is not None:
+        if sequence.audio.state_row is not None:
             self._idle.pop(sequence.arrival, None)
             return False
         if self._states.num_free == 0:
             self._reclaim()
-        sequence.sound.state_row = self._states.allocate()
-        handle, sequence.sound.saved_state = sequence.sound.saved_state, None
-        if handle is not None and self._states.restore(sequence.sound.state_row, handle):
+        sequence.audio.state_row = self._states.allocate()
+        handle, sequence.audio.saved_state = sequence.audio.saved_state, None
+        if handle is not None and self._states.restore(sequence.audio.state_row, handle):
             return False
-        return sequence.sound.num_vocoded > 0
+        return sequence.audio.num_vocoded > 0
 
     def make_idle(self, sequence: Sequence) -> None:
         """Keep a stream's row until another stream needs it."""
-        if sequence.sound.state_row is not None:
+        if sequence.audio.state_row is not None:
             self._idle[sequence.arrival] = sequence
 
     def release(self, sequence: Sequence) -> None:
         """Free the row or saved state of a stream that has ended."""
         self._idle.pop(sequence.arrival, None)
-        if sequence.sound.state_row is not None:
-            self._states.release(sequence.sound.state_row)
-            sequence.sound.state_row = None
-        if sequence.sound.saved_state is not None:
-            self._states.forget(sequence.sound.saved_state)
-            sequence.sound.saved_state = None
+        if sequence.audio.state_row is not None:
+            self._states.release(sequence.audio.state_row)
+            sequence.audio.state_row = None
+        if sequence.audio.saved_state is not None:
+            self._states.forget(sequence.audio.saved_state)
+            sequence.audio.saved_state = None
 
     def _reclaim(self) -> None:
         """Take the row of the stream that has been idle for longest."""
         owner = self._idle.pop(next(iter(self._idle)))
-        assert owner.sound.state_row is not None
-        if owner.sound.num_vocoded:
-            owner.sound.saved_state = self._states.save(owner.sound.state_row)
-        self._states.release(owner.sound.state_row)
-        owner.sound.state_row = None
+        assert owner.audio.state_row is not None
+        if owner.audio.num_vocoded:
+            owner.audio.saved_state = self._states.save(owner.audio.state_row)
+        self._states.release(owner.audio.state_row)
+        owner.audio.state_row = None

@@ -45,21 +45,21 @@ class StepWork(NamedTuple):
     vocode_frames: int = 0
 
     @staticmethod
-    def of(lengths: Sequence[int], encodes: int, sounds: Sequence[int]) -> StepWork:
+    def of(lengths: Sequence[int], encodes: int, chunks: Sequence[int]) -> StepWork:
         """Count a step.
 
         Args:
             lengths: Positions of each row.
             encodes: Pieces of audio.
-            sounds: Frames of each chunk of audio.
+            chunks: Frames of each chunk of audio.
         """
         decode_rows = lengths.count(1)
         return StepWork(
             decode_rows=decode_rows,
             prefill_tokens=sum(lengths) - decode_rows,
             encodes=encodes,
-            vocode_calls=len(set(sounds)),
-            vocode_frames=sum(sounds),
+            vocode_calls=len(set(chunks)),
+            vocode_frames=sum(chunks),
         )
 
 

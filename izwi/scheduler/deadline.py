@@ -58,7 +58,7 @@ LEAST_ROWS = 2
 # Work that can wait lengthens a step with a stream's first audio by at most this factor, or to this
 # share of the time left until that audio is late: on a GPU a full batch costs little beside a new
 # request, and leaving it out would halve throughput.
-FIRST_SOUND_STRETCH = 1.1
+FIRST_AUDIO_STRETCH = 1.1
 HURRY_SHARE = 0.15
 # Without urgent rows a step may always take this times a step of one row: on a machine so slow that
 # the time allows one row, work that can wait would otherwise run one by one.
@@ -136,12 +136,12 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
     elif hurry_s < inf:
-        limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * builder.seconds, HURRY_SHARE * hurry_s))
+        limit_s = min(limit_s, max(FIRST_AUDIO_STRETCH * builder.seconds, HURRY_SHARE * hurry_s))
     near_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
     short = budgets.free_pages < len(running)
-    limits = _Limits(limit_s, near_s, short, budgets.sounds_beside)
+    limits = _Limits(limit_s, near_s, short, budgets.codec_overlaps)
     _fill(builder, crowd, running, limits, blocked)
-    return builder.finish(sounds=lambda view: (view.key != favoured, *_slack_order(view)))
+    return builder.finish(vocode_order=lambda view: (view.key != favoured, *_slack_order(view)))
 
 
 class _Crowd(NamedTuple):
@@ -210,7 +210,7 @@ class _Crowd(NamedTuple):
 
 def _prioritized(view: View) -> View:
     """Replace the slack of text by the slack used to schedule it."""
-    if view.sound.chunk:
+    if view.audio.chunk:
         return view
     return replace(view, urgency=replace(view.urgency, slack_s=text_slack_s(view.urgency)))
 
@@ -218,7 +218,7 @@ def _prioritized(view: View) -> View:
 def _is_urgent(view: View, frame_s: float) -> bool:
     if not view.urgency.started:
         return True
-    missing = view.sound.chunk - view.sound.frames
+    missing = view.audio.chunk - view.audio.frames
     return margin_s(view.urgency.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
 
 
@@ -243,13 +243,13 @@ class _Limits(NamedTuple):
         far_s: Predicted seconds, for background work and streams that are far ahead.
         near_s: Predicted seconds, for other streams.
         pages_are_short: No request can start, and prompts must leave pages to earlier arrivals.
-        sounds_beside: The codec runs beside the next step; see `Budgets`.
+        codec_overlaps: The codec runs concurrently with the next step; see `Budgets`.
     """
 
     far_s: float
     near_s: float
     pages_are_short: bool
-    sounds_beside: bool
+    codec_overlaps: bool
 
     def of(self, view: View) -> float:
         """Return the predicted seconds that a step with this view may take."""
@@ -262,7 +262,7 @@ def _fill(
     """Add work that can wait while the step's predicted time stays within its limit.
 
     A row and the vocoder work that it makes due run in different steps, which keeps steps short,
-    unless the codec runs beside the steps. Due vocoder work goes first, then prompts: both finish
+    unless the codec overlaps with the steps. Due vocoder work goes first, then prompts: both finish
     soon, and rows then run in the largest possible batch. In the opposite order, rows would leave
     no time for the prompts that are to join them. If pages are short, rows go first.
     """
@@ -270,44 +270,48 @@ def _fill(
     def least_tokens() -> int:
         return LEAST_CHUNK_TOKENS if builder.is_empty else 0  # never an empty step
 
-    beside = limits.sounds_beside
+    overlaps = limits.codec_overlaps
     rows: list[View] = []
     due: list[View] = []
     for view in (*crowd.ahead, *crowd.background):
-        if is_decode(view) and (beside or not is_due(view)):
+        if is_decode(view) and (overlaps or not is_due(view)):
             rows.append(view)
         elif is_due(view):
             due.append(view)
     crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
     ends = [view for view in due if view.progress.ended]
-    waits = beside and should_delay_vocoding(rows, ends, crowded)
+    waits = overlaps and should_delay_vocoding(rows, ends, crowded)
     for view in due:
         # a stream that has not ended may be waiting for text, so its audio is not delayed
         if not (waits and view.progress.ended):
-            builder.take_sound(view, inf if builder.is_empty else limits.of(view))
+            builder.take_vocoding(view, inf if builder.is_empty else limits.of(view))
     if limits.pages_are_short:
-        _take_rows(builder, rows, limits, sound=beside and not waits)
+        _take_rows(builder, rows, limits, with_audio=overlaps and not waits)
     prompts = {view.key for view in crowd.prompts}
     for others, new_requests in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in others if prompts else ():
             if view.key in prompts:
-                builder.take(view, limits.of(view), least_tokens(), sound=False)
+                builder.take(view, limits.of(view), least_tokens(), with_audio=False)
         for view in new_requests:
             if blocked:
                 break
             limit_s = limits.of(view)
-            blocked = not builder.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
-    _take_rows(builder, rows, limits, sound=beside and not waits)
+            blocked = not builder.admit(
+                view, _stuck(running), limit_s, least_tokens(), with_audio=False
+            )
+    _take_rows(builder, rows, limits, with_audio=overlaps and not waits)
     for view in crowd.backpressured if not blocked else ():
         builder.admit(view, (), limits.far_s)
 
 
-def _take_rows(builder: StepBuilder, rows: Sequence[View], limits: _Limits, sound: bool) -> None:
+def _take_rows(
+    builder: StepBuilder, rows: Sequence[View], limits: _Limits, with_audio: bool
+) -> None:
     # always run two rows: a single one does not show the cost of another
     num_free = LEAST_ROWS if builder.is_empty else 0
     for view in rows:
         limit_s = limits.of(view)
-        if builder.take_row(view, inf if num_free else limit_s, sound=sound):
+        if builder.take_row(view, inf if num_free else limit_s, with_audio=with_audio):
             num_free = max(0, num_free - 1)
         elif builder.seconds >= limit_s:
             return
@@ -328,14 +332,14 @@ def _victims(running: Sequence[View], builder: StepBuilder, new: View) -> Iterat
     yield from reversed(background[1:] if streams else background)
     far = [view for view in running if FAR_S <= view.urgency.slack_s < inf]
     yield from sorted(far, key=_slack_order, reverse=True)
-    if not new.sound.chunk:
+    if not new.audio.chunk:
         lower = [view for view in running if _is_lower_text(view, new.urgency.priority)]
         yield from reversed(sorted(lower, key=_slack_order)[1:])
 
 
 def _is_lower_text(view: View, priority: int) -> bool:
     urgency = view.urgency
-    return not view.sound.chunk and urgency.priority < priority and urgency.slack_s >= URGENT_S
+    return not view.audio.chunk and urgency.priority < priority and urgency.slack_s >= URGENT_S
 
 
 def _stuck(running: Sequence[View]) -> Iterator[View]:

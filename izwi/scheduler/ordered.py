@@ -31,7 +31,7 @@ def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets
     """
     builder = StepBuilder(running, budgets, worth=rank_fcfs)
     _fill(builder, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
-    return builder.finish(sounds=rank_fcfs)
+    return builder.finish(vocode_order=rank_fcfs)
 
 
 def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
@@ -55,7 +55,7 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
 
     builder = StepBuilder(running, budgets, worth)
     _fill(builder, running, waiting, level, victims)
-    return builder.finish(sounds=rank_priority)
+    return builder.finish(vocode_order=rank_priority)
 
 
 def _fill(

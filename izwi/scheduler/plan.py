@@ -89,7 +89,7 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
         urgency: How soon it should be served.
-        sound: Frames that are not audio yet.
+        audio: Its frames that are not audio yet.
     """
 
     key: int
@@ -97,7 +97,7 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     num_pages: int = 0
     num_shared: int = 0
     urgency: Urgency = Urgency()
-    sound: FramesDue = NO_FRAMES
+    audio: FramesDue = NO_FRAMES
 
     def with_prefix(self, num_computed: int, num_pages: int) -> View:
         """Return the view of a waiting sequence with its match in the prefix tree."""
@@ -120,7 +120,7 @@ class Budgets(NamedTuple):
         new_requests: Requests started per step (moving average).
         far_new_requests: Those of them that were far ahead of playback, or background work.
         since_start: Steps since a request last started.
-        sounds_beside: The codec runs beside the next step, so that it delays few rows.
+        codec_overlaps: The codec runs concurrently with the next step, so that it delays few rows.
     """
 
     page_size: int
@@ -133,7 +133,7 @@ class Budgets(NamedTuple):
     cost: StepCost = StepCost()
     new_requests: float = 0.0
     since_start: int = 0
-    sounds_beside: bool = False
+    codec_overlaps: bool = False
     far_new_requests: float = 0.0
 
 

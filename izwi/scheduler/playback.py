@@ -26,7 +26,7 @@ class Gap(NamedTuple):
 def slack_s(
     now_s: float,
     submitted_s: float,
-    first_sound_s: float | None,
+    first_audio_s: float | None,
     audio_s: float,
     ttfa_target_s: float,
     *,
@@ -37,14 +37,14 @@ def slack_s(
     Args:
         now_s: The time.
         submitted_s: When the request was submitted.
-        first_sound_s: When its first audio chunk was delivered, or None.
+        first_audio_s: When its first audio chunk was delivered, or None.
         audio_s: Seconds of audio delivered.
         ttfa_target_s: Target for the first audio, in seconds after `submitted_s`.
         gaps_s: Total of the gaps so far; playback is delayed by as much.
     """
-    if first_sound_s is None:
+    if first_audio_s is None:
         return submitted_s + ttfa_target_s - now_s
-    return first_sound_s + audio_s + gaps_s - now_s
+    return first_audio_s + audio_s + gaps_s - now_s
 
 
 def margin_s(slack_s: float, num_missing: int, frame_s: float) -> float:

@@ -27,7 +27,7 @@ class PlaybackClock:
 
     Attributes:
         submitted_s: When its first request was submitted.
-        first_sound_s: When its first audio was delivered, or None.
+        first_audio_s: When its first audio was delivered, or None.
         played_s: Seconds of audio of the pieces before the queue.
         gaps_s: Seconds of gaps in playback so far.
         queue: Its pieces, in the order in which they are played; the first has not ended.
@@ -37,7 +37,7 @@ class PlaybackClock:
 
     name: str
     submitted_s: float
-    first_sound_s: float | None = None
+    first_audio_s: float | None = None
     played_s: float = 0.0
     gaps_s: float = 0.0
     queue: list[_Piece] = field(default_factory=list)
@@ -85,7 +85,7 @@ class PlaybackClocks:
     def knows(self, sequence: Sequence) -> bool:
         """Whether its listener has received audio of an answer that still continues or plays."""
         clock = self._clocks.get(_name(sequence))
-        return clock is not None and clock.first_sound_s is not None
+        return clock is not None and clock.first_audio_s is not None
 
     def add(self, sequence: Sequence) -> None:
         """Add a request."""
@@ -109,7 +109,7 @@ class PlaybackClocks:
         self._foresee(clock)
         if clock.queue:
             return
-        if clock.first_sound_s is None or self._frame_s is None:
+        if clock.first_audio_s is None or self._frame_s is None:
             del self._clocks[clock.name]
         else:
             heappush(self._resting, (clock.end_s, clock.name))
@@ -119,8 +119,8 @@ class PlaybackClocks:
         piece = self._pieces[sequence.arrival]
         clock = piece.clock
         if clock.queue[0] is piece or self._frame_s is None:
-            if clock.first_sound_s is None:
-                clock.first_sound_s = now_s
+            if clock.first_audio_s is None:
+                clock.first_audio_s = now_s
             elif self._frame_s is not None:
                 gap_s = max(0.0, now_s - piece.dry_s)
                 clock.gaps_s += gap_s
@@ -137,8 +137,8 @@ class PlaybackClocks:
         clock = self._pieces[sequence.arrival].clock
         clock.is_paused = False
         clock.submitted_s += pause_s
-        if clock.first_sound_s is not None:
-            clock.first_sound_s += pause_s
+        if clock.first_audio_s is not None:
+            clock.first_audio_s += pause_s
         self._foresee(clock)
 
     def least_slack_s(self, now_s: float) -> float:
@@ -146,7 +146,7 @@ class PlaybackClocks:
         if self._frame_s is None:
             return inf
         clocks = list(self._clocks.values())  # a copy: other threads read figures
-        playing = [c for c in clocks if c.first_sound_s is not None and not c.is_paused]
+        playing = [c for c in clocks if c.first_audio_s is not None and not c.is_paused]
         return min((queue[0].dry_s - now_s for c in playing if (queue := c.queue[:1])), default=inf)
 
     def urgency(self, sequence: Sequence, now_s: float) -> tuple[float, bool]:
@@ -155,7 +155,7 @@ class PlaybackClocks:
             return inf, True
         piece = self._pieces[sequence.arrival]
         clock = piece.clock
-        started = clock.first_sound_s is not None
+        started = clock.first_audio_s is not None
         if started and self._frame_s is None:
             return _TEXT_SLACK_S, True
         first = clock.queue[0]
@@ -170,7 +170,7 @@ class PlaybackClocks:
         start_s = slack_s(
             0.0,
             clock.submitted_s,
-            clock.first_sound_s,
+            clock.first_audio_s,
             clock.played_s,
             self._target_s,
             gaps_s=clock.gaps_s,
@@ -191,7 +191,7 @@ class PlaybackClocks:
 
 def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
     """Return the frames of a stream's next chunk, as if the steps in flight had ended."""
-    return chunk_frames(len(sequence.sound.chunks) + sequence.pending.chunks, ramp)
+    return chunk_frames(len(sequence.audio.chunks) + sequence.pending.chunks, ramp)
 
 
 def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int:
@@ -217,7 +217,7 @@ def frames_due(
             long as its frames allow.
     """
     tracks = sequence.tracks
-    frames = num_frames - sequence.sound.num_vocoded - sequence.pending.frames
+    frames = num_frames - sequence.audio.num_vocoded - sequence.pending.frames
     chunk = next_chunk(sequence, ramp)
     if dry and 0 < frames < chunk:
         chunk = short_chunk_frames(frames, ramp)

@@ -44,7 +44,7 @@ class Scheduler:
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self._policy = POLICIES[config.policy]
         self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
-        self.clocks = PlaybackClocks(facts.frame_s, config.first_sound_target_s)
+        self.clocks = PlaybackClocks(facts.frame_s, config.ttfa_target_s)
         self._waiting = WaitingQueue(self._policy.order)
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
@@ -159,7 +159,7 @@ class Scheduler:
             cost=self.cost.cost,
             new_requests=self._starts.per_step,
             since_start=self._starts.steps_since,
-            sounds_beside=self._facts.works_beside,
+            codec_overlaps=self._facts.codec_overlaps,
             far_new_requests=self._starts.far_per_step,
         )
         # shared pages matter only for preemption
@@ -244,7 +244,7 @@ class Scheduler:
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
             urgency=self._urgency(sequence, slack_s, started),
-            sound=frames_due(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
+            audio=frames_due(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
             if self._speaks
             else NO_FRAMES,
         )

@@ -40,8 +40,8 @@ def is_decode(view: View) -> bool:
 
 def is_due(view: View) -> bool:
     """Whether the sequence has the frames for its next chunk of audio."""
-    sound = view.sound
-    return 0 < sound.chunk <= sound.frames or (view.progress.ended and sound.frames > 0)
+    audio = view.audio
+    return 0 < audio.chunk <= audio.frames or (view.progress.ended and audio.frames > 0)
 
 
 def is_stuck(view: View) -> bool:
@@ -77,14 +77,14 @@ class StepBuilder:
         self._settled: set[int] = set()  # preempted, or part of the step
         self._victims: list[tuple[_Grade, View]] | None = None
         self._best_preempted: _Grade | None = None
-        self._owed: dict[int, int] = {}  # pages that prompts in flight still need
-        self._num_owed = 0
+        self._reserved: dict[int, int] = {}  # pages that prompts in flight still need
+        self._num_reserved = 0
 
-    def finish(self, sounds: Rank) -> Plan:
-        """Limit the due chunks to the codec's budget, in the order of `sounds`."""
+    def finish(self, vocode_order: Rank) -> Plan:
+        """Limit the due chunks to the codec's budget, in the order of `vocode_order`."""
         due = self._due
         if len(due) > self._budgets.vocodes:
-            due = sorted(due, key=lambda piece: sounds(piece[0]))[: self._budgets.vocodes]
+            due = sorted(due, key=lambda piece: vocode_order(piece[0]))[: self._budgets.vocodes]
         return Plan(
             tuple(self._preempted),
             tuple(self._admitted),
@@ -108,10 +108,10 @@ class StepBuilder:
         progress = view.progress
         computing = progress.num_missing > 1 or progress.num_encodes
         if computing and not progress.encode_only and not progress.ended:
-            self._owe(view.key, self._pages_short(view, progress.num_positions + 1))
+            self._reserve(view.key, self._pages_short(view, progress.num_positions + 1))
 
     def take(
-        self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
+        self, view: View, limit_s: float = inf, least_tokens: int = 0, with_audio: bool = True
     ) -> bool:
         """Plan a running sequence's share: encodes, a row, and the audio that the row makes due.
 
@@ -120,7 +120,7 @@ class StepBuilder:
             limit_s: Skip work that would make the predicted step longer than this.
             least_tokens: If not 0, the sequence gets a share despite the limit: this many positions
                 of a prompt, or one piece of audio.
-            sound: False leaves the audio that its row makes due to another step.
+            with_audio: False leaves the audio that its row makes due to another step.
 
         Returns:
             Whether anything was planned.
@@ -128,27 +128,27 @@ class StepBuilder:
         if view.key in self._settled:
             return False
         if is_decode(view):
-            return self.take_row(view, inf if least_tokens else limit_s, sound)
+            return self.take_row(view, inf if least_tokens else limit_s, with_audio)
         if view.progress.ended or is_stuck(view):
-            return self._take_sound(view, inf if least_tokens else limit_s)
-        return self._take_prompt(view, limit_s, least_tokens, sound)
+            return self._take_vocoding(view, inf if least_tokens else limit_s)
+        return self._take_prompt(view, limit_s, least_tokens, with_audio)
 
-    def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
+    def take_row(self, view: View, limit_s: float = inf, with_audio: bool = True) -> bool:
         """`take` for a sequence that decodes; without a page, its due audio only."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
-        progress, pending, cost = view.progress, view.sound, self._cost
+        progress, pending, cost = view.progress, view.audio, self._cost
         whole = pending.frames + pending.next_frames >= pending.chunk
-        due = pending.chunk if sound and whole else 0
+        due = pending.chunk if with_audio and whole else 0
         seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
         if due:
-            seconds += self._sound_s(due)
+            seconds += self._vocode_s(due)
         if seconds > limit_s:
             return False
         if progress.num_positions > view.num_pages * self._page_size:
             pages = self._pages_short(view, progress.num_positions)
             if pages > self._free_pages and not self._make_room(view, pages):
-                return sound and self._take_sound(view, limit_s)
+                return with_audio and self._take_vocoding(view, limit_s)
             self._free_pages -= pages
         self._tokens -= 1
         self.seconds = seconds
@@ -159,9 +159,9 @@ class StepBuilder:
             self._chunk_sizes.add(due)
         return True
 
-    def take_sound(self, view: View, limit_s: float = inf) -> bool:
+    def take_vocoding(self, view: View, limit_s: float = inf) -> bool:
         """Plan only the due chunk of audio of a running sequence, if any."""
-        return view.key not in self._settled and self._take_sound(view, limit_s)
+        return view.key not in self._settled and self._take_vocoding(view, limit_s)
 
     def admit(
         self,
@@ -169,7 +169,7 @@ class StepBuilder:
         victims: Iterable[View] = (),
         limit_s: float = inf,
         least_tokens: int = 0,
-        sound: bool = True,
+        with_audio: bool = True,
     ) -> bool:
         """Start a waiting sequence with its first share, if there is room for both.
 
@@ -179,7 +179,7 @@ class StepBuilder:
                 if that would not help.
             limit_s: As for `take`.
             least_tokens: As for `take`.
-            sound: As for `take`.
+            with_audio: As for `take`.
         """
         overtakes = self._best_preempted is not None and self._best_preempted < self._grade(view)
         if overtakes or not self._has_share(view, limit_s, least_tokens):
@@ -187,20 +187,20 @@ class StepBuilder:
         if not self._make_way(view, victims):
             return False
         free_before = self._free_pages
-        self._take_prompt(view, limit_s, least_tokens, sound)
+        self._take_prompt(view, limit_s, least_tokens, with_audio)
         self._admitted.append(view.key)
         self._slots -= 1
-        self._owe(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
+        self._reserve(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
         return True
 
     def _make_way(self, view: View, victims: Iterable[View]) -> bool:
         slots = 1 - self._slots
-        pages = self._pages_to_start(view) - (self._free_pages - self._num_owed)
+        pages = self._pages_to_start(view) - (self._free_pages - self._num_reserved)
         if slots <= 0 and pages <= 0:
             return True
         chosen: dict[int, View] = {}
         for victim in victims:
-            frees = victim.num_pages - victim.num_shared + self._owed.get(victim.key, 0)
+            frees = victim.num_pages - victim.num_shared + self._reserved.get(victim.key, 0)
             if victim.progress.ended or victim.key in self._settled or victim.key in chosen:
                 continue
             if slots <= 0 and frees <= 0:
@@ -214,18 +214,18 @@ class StepBuilder:
                 return True
         return False
 
-    def _take_sound(self, view: View, limit_s: float, emitted: int = 0) -> bool:
-        frames, chunk = view.sound.frames + emitted, view.sound.chunk
-        sound = min(frames, chunk) if view.progress.ended or frames >= chunk else 0
-        if sound <= 0 or self.seconds + self._sound_s(sound) > limit_s:
+    def _take_vocoding(self, view: View, limit_s: float, emitted: int = 0) -> bool:
+        frames, chunk = view.audio.frames + emitted, view.audio.chunk
+        due = min(frames, chunk) if view.progress.ended or frames >= chunk else 0
+        if due <= 0 or self.seconds + self._vocode_s(due) > limit_s:
             return False
-        self.seconds += self._sound_s(sound)
+        self.seconds += self._vocode_s(due)
         self._settled.add(view.key)
-        self._due.append((view, sound))
-        self._chunk_sizes.add(sound)
+        self._due.append((view, due))
+        self._chunk_sizes.add(due)
         return True
 
-    def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_sound: bool) -> bool:
+    def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_audio: bool) -> bool:
         """Encode the remaining audio, then run as much of the prompt as fits."""
         if view.progress.num_encodes:
             count = self._encodes_within(view, limit_s, least_tokens)
@@ -255,11 +255,11 @@ class StepBuilder:
             self._has_prompt = True
         self._free_pages -= pages
         self._tokens -= tokens
-        self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
+        self._reserve(view.key, max(0, self._reserved.get(view.key, 0) - pages))
         self._settled.add(view.key)
         self._forward.append(Forward(view.key, view.progress.num_computed, stop))
-        if with_sound and stop == view.progress.num_positions:
-            self._take_sound(view, inf, emitted=view.sound.next_frames)
+        if with_audio and stop == view.progress.num_positions:
+            self._take_vocoding(view, inf, emitted=view.audio.next_frames)
         return True
 
     def _has_share(self, view: View, limit_s: float, least_tokens: int) -> bool:
@@ -300,7 +300,7 @@ class StepBuilder:
     def _encode_call_s(self) -> float:
         return 0.0 if self._encode else self._cost.encode_call_s
 
-    def _sound_s(self, frames: int) -> float:
+    def _vocode_s(self, frames: int) -> float:
         cost = self._cost
         call_s = 0.0 if frames in self._chunk_sizes else cost.vocode_call_s
         return call_s + frames * cost.vocode_frame_s
@@ -312,9 +312,9 @@ class StepBuilder:
         progress = view.progress
         return 0 if progress.encode_only else self._pages_short(view, progress.num_positions + 1)
 
-    def _owe(self, key: int, pages: int) -> None:
-        self._num_owed += pages - self._owed.get(key, 0)
-        self._owed[key] = pages
+    def _reserve(self, key: int, pages: int) -> None:
+        self._num_reserved += pages - self._reserved.get(key, 0)
+        self._reserved[key] = pages
 
     def _grade(self, view: View) -> _Grade:
         """Return the order in which sequences keep their pages; stuck ones lose them first."""
@@ -339,7 +339,7 @@ class StepBuilder:
         self._settled.add(victim.key)
         self._free_pages += victim.num_pages - victim.num_shared
         self._slots += 1
-        self._owe(victim.key, 0)
+        self._reserve(victim.key, 0)
         grade = self._grade(victim)
         if self._best_preempted is None or grade < self._best_preempted:
             self._best_preempted = grade

@@ -25,7 +25,7 @@ class ModelProperties(Protocol):
         ...
 
     @property
-    def works_beside(self) -> bool:
+    def codec_overlaps(self) -> bool:
         """Whether audio is decoded while the next step runs."""
         ...
 
@@ -59,8 +59,8 @@ class Work:
         """Return the sequences of the step, each once."""
         encoded = [sequence for sequence, _ in self.encode]
         run = [row.sequence for row in self.forward]
-        sounding = [sequence for sequence, _ in self.vocode]
-        return dict.fromkeys([*self.rebuild, *encoded, *run, *sounding])
+        vocoded = [sequence for sequence, _ in self.vocode]
+        return dict.fromkeys([*self.rebuild, *encoded, *run, *vocoded])
 
 
 @dataclass(slots=True)

@@ -73,8 +73,8 @@ def client(world):
         yield http
 
 
-def post(client, url, sound, **fields):
-    return client.post(url, data=fields, files={"file": ("a.wav", sound)})
+def post(client, url, audio, **fields):
+    return client.post(url, data=fields, files={"file": ("a.wav", audio)})
 
 
 def test_words_have_times_and_places(client, world, tone_wav):
@@ -119,7 +119,7 @@ def test_a_file_is_needed(client):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
 
-def test_transcribed_words_count_from_the_start_of_the_sound(client, world, tone_wav):
+def test_times_of_transcribed_words_count_from_the_start_of_the_audio(client, world, tone_wav):
     fields = {
         "model": "org/asr",
         "response_format": "verbose_json",

@@ -75,8 +75,8 @@ def audible(samples):
 @pytest.mark.parametrize("number", range(3))
 def test_words_are_found_where_the_synthesiser_says_that_they_are(client, number, late_s):
     text, known_ms = str(GOLDEN[f"text_{number}"]), GOLDEN[f"times_ms_{number}"]
-    sound = GOLDEN[f"sound_{number}"].astype(np.float32) / 128
-    words = align(client, np.concatenate([silence(late_s), sound]), text)
+    audio = GOLDEN[f"sound_{number}"].astype(np.float32) / 128
+    words = align(client, np.concatenate([silence(late_s), audio]), text)
     assert [text[word["text_start"] : word["text_end"]] for word in words] == [
         word.strip(".,?") for word in text.split()
     ]
@@ -152,8 +152,8 @@ def test_speech_tells_the_times_of_its_words(client):
     assert times(words)[[0, -1]] == pytest.approx(audible(heard), abs=2 * STEP_S)
 
 
-def test_no_word_is_behind_the_end_of_a_sound_that_does_not_hold_it(client):
-    sound = np.random.default_rng(2).normal(size=RATE).astype(np.float32) * 0.05
-    words = align(client, sound, " ".join(SENTENCES))
+def test_no_word_ends_after_audio_that_does_not_contain_it(client):
+    audio = np.random.default_rng(2).normal(size=RATE).astype(np.float32) * 0.05
+    words = align(client, audio, " ".join(SENTENCES))
     assert len(words) == 18
     assert all(0.0 <= word["start"] <= word["end"] <= 1.0 for word in words)

@@ -13,7 +13,7 @@ from izwi.audio.pcm import to_s16le
 from izwi_api.cli.main import app as izwi
 from tests.api.in_process import serving
 from tests.models.tiny_aligner import write_tiny_aligner
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 TEXT = "The system, and the land: it isn't the end."
 WORDS = ["The", "system", "and", "the", "land", "it", "isn't", "the", "end"]
@@ -31,7 +31,7 @@ def served(tmp_path_factory):
 
 
 def wav(seconds):
-    pcm = to_s16le(sound(seconds))
+    pcm = to_s16le(waveform(seconds))
     return wav_header(16_000, len(pcm)) + pcm
 
 

@@ -39,7 +39,7 @@ def test_an_unknown_kind_fails_with_one_line():
     assert result.stderr.strip().count("\n") == 0
 
 
-def test_traces_tell_narrow_weights_apart():
+def test_traces_tell_quantized_weights_apart():
     assert platform_of(CPU, "int8") != platform_of(CPU)
     assert "float32 with int8 weights" in platform_of(CPU, "int8")
 

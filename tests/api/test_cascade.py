@@ -66,13 +66,13 @@ def create(client):
 
 @pytest.fixture(scope="module")
 def question(client) -> dict:
-    sound = client.audio.speech.create(
+    audio = client.audio.speech.create(
         model=TTS, voice="basil", input=QUESTION, response_format="wav"
     )
-    return hear(sound.content)
+    return input_audio(audio.content)
 
 
-def hear(content: bytes, kind: str = "wav") -> dict:
+def input_audio(content: bytes, kind: str = "wav") -> dict:
     data = base64.b64encode(content).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
 
@@ -80,7 +80,7 @@ def hear(content: bytes, kind: str = "wav") -> dict:
 def silence(seconds: float = 1.0) -> dict:
     file = io.BytesIO()
     soundfile.write(file, np.zeros(int(16_000 * seconds), np.float32), 16_000, format="WAV")
-    return hear(file.getvalue())
+    return input_audio(file.getvalue())
 
 
 def user(*parts) -> dict:
@@ -116,7 +116,7 @@ def test_a_spoken_question_is_answered_aloud(client, create, served, question):
     assert words(said) == words(ANSWER)
 
 
-def test_a_stream_sounds_before_its_text_is_complete_and_says_what_the_whole_says(create, question):
+def test_a_stream_has_audio_before_its_text_is_complete_and_says_the_same(create, question):
     ask = {"messages": [user(question, text("a long one"))], **ALOUD}
     whole = create(**ask).choices[0].message.audio
     chunks = list(create(stream=True, stream_options={"include_usage": True}, **ask))
@@ -148,7 +148,7 @@ def test_the_next_turn_names_the_answer_by_its_id(create, served, question):
         assert words(asked[0][1]) == words(QUESTION)
 
 
-def test_text_beside_sound_and_several_sounds_are_one_message(create, served, question):
+def test_text_with_audio_and_several_audio_parts_are_one_message(create, served, question):
     messages = [
         {"role": "system", "content": "Be short."},
         user(text("Listen:"), question, question),
@@ -161,7 +161,7 @@ def test_text_beside_sound_and_several_sounds_are_one_message(create, served, qu
     assert [words(line) for line in lines[1:]] == [words(QUESTION)] * 2
 
 
-def test_text_may_be_answered_aloud_and_sound_in_text(create, question):
+def test_text_may_be_answered_with_audio_and_audio_with_text(create, question):
     aloud = create(messages=[{"role": "user", "content": "hm"}], **ALOUD).choices[0].message
     assert aloud.audio.transcript == ANSWER
     answer = create(model="chat", messages=[user(question)])
@@ -198,20 +198,20 @@ def test_what_cannot_be_said_is_written(create):
     assert (message.audio.transcript, message.audio.data) == ("```\nx = 1\n```", "")
 
 
-def test_a_stop_string_ends_text_and_sound(create):
+def test_a_stop_string_ends_text_and_audio(create):
     said = create(messages=[user(text("hm"))], **ALOUD, stop=" It").choices[0].message.audio
     whole = create(messages=[user(text("hm"))], **ALOUD).choices[0].message.audio
     assert said.transcript == "The train leaves at seven."
     assert 0 < len(said.data) < 0.6 * len(whole.data)
 
 
-def test_an_answer_in_text_to_sound_takes_what_a_question_in_text_does(create, question):
+def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(create, question):
     answer = create(model="chat", messages=[user(question)], n=3)
     assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
     CascadeBody.model_validate({"messages": [user(question)], "logprobs": True}).check()
 
 
-def test_sound_may_be_a_bare_string(create, served, question):
+def test_audio_may_be_a_bare_string(create, served, question):
     bare = {"type": "input_audio", "input_audio": question["input_audio"]["data"]}
     create(model="chat", messages=[user(bare)])
     assert words(served[2].asked[-1].messages[-1].content) == words(QUESTION)
@@ -276,7 +276,7 @@ async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
     speech[: len(samples)] += 0.01 * samples[: len(speech)]
     file = io.BytesIO()
     soundfile.write(file, speech, 24_000, format="WAV")
-    body = CascadeBody.model_validate({"messages": [user(hear(file.getvalue()))]})
+    body = CascadeBody.model_validate({"messages": [user(input_audio(file.getvalue()))]})
     writing = asyncio.create_task(transcribe_turns(services, "", "chat", body))
     async with asyncio.timeout(60):
         while not engine.load[name]["running"]:  # noqa: ASYNC110 -- the engine tells nobody
@@ -315,7 +315,7 @@ def audio(**change) -> dict:
         (audio(voice=None), 400, "voice"),
         (audio(voice="nobody"), 404, "no voice 'nobody'"),
         ({"messages": [user(silence())]}, 400, "no words were recognized"),
-        ({"messages": [user(hear(b"RIFF"))]}, 400, "not wav audio"),
+        ({"messages": [user(input_audio(b"RIFF"))]}, 400, "not wav audio"),
         ({"messages": [user(BROKEN)]}, 400, "base64"),
         ({"messages": [user({"type": "input_audio"})]}, 400, "missing .*input_audio"),
         ({"messages": [user({"type": "input_audio", "input_audio": "aGVsbG8="})]},

@@ -86,7 +86,7 @@ def test_a_format_and_a_suffix_that_disagree(cli):
     assert names_in(cli.folder) == ["x.bin", "x.ogg"]
 
 
-def test_without_a_player_it_says_where_the_sound_went(cli, terminal):
+def test_without_a_player_it_says_where_the_audio_went(cli, terminal):
     assert "No audio player found" in cli("say", "hello").stderr
     assert names_in(cli.folder) == ["speech.wav"]
 
@@ -228,7 +228,7 @@ def test_words_need_no_aligner_to_be_named(cli):
 
 
 @pytest.mark.parametrize(("mode", "out"), [("w", "-"), ("a", "speech.wav")])
-def test_stdout_that_is_a_file_gets_the_sound_and_a_log_does_not(cli, monkeypatch, mode, out):
+def test_stdout_that_is_a_file_gets_the_audio_and_a_log_does_not(cli, monkeypatch, mode, out):
     """`izwi say hello > hi.wav` left hi.wav empty and wrote speech.wav."""
     with (cli.folder / "hi.wav").open(mode) as file:
         monkeypatch.setattr(sys, "stdout", file)

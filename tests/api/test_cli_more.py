@@ -27,15 +27,15 @@ from tests.models.tiny_tts import write_tiny_tts
 
 
 @pytest.fixture
-def sounds(cli, tone_wav):
+def recordings(cli, tone_wav):
     """A folder with three recordings of one to three words, a broken one, and other files."""
     folder = cli.folder / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.wav").write_bytes(tone_wav(1.0))
     (folder / "b.WAV").write_bytes(tone_wav(2.0))
-    (folder / "broken.wav").write_bytes(b"this is no sound " * 99)
+    (folder / "broken.wav").write_bytes(b"this is no audio " * 99)
     (folder / "z.wav").write_bytes(tone_wav(3.0))
-    (folder / "notes.txt").write_text("no sound")
+    (folder / "notes.txt").write_text("no audio")
     (folder / ".hidden.wav").write_bytes(tone_wav(1.0))
     return folder
 
@@ -45,7 +45,7 @@ def files_in(folder):
 
 
 # -- many files ----------------------------------------------------------------------------------
-def test_a_broken_file_is_reported_and_the_others_are_written_in_order(cli, sounds):
+def test_a_broken_file_is_reported_and_the_others_are_written_in_order(cli, recordings):
     result = cli("transcribe", "in", code=1)
     assert result.stdout.splitlines() == [
         "in/b.WAV: word word",
@@ -58,34 +58,34 @@ def test_a_broken_file_is_reported_and_the_others_are_written_in_order(cli, soun
     assert not cli.engine.live
 
 
-def test_json_of_many_says_whose_it_is(cli, sounds):
+def test_json_of_many_says_whose_it_is(cli, recordings):
     lines = cli("transcribe", "in", "--json", code=1).stdout.splitlines()
     fields = [json.loads(line) for line in lines]
     assert [one["file"] for one in fields] == ["in/b.WAV", "in/deep/a.wav", "in/z.wav"]
     assert all(one.keys() == {"file", "text", "language", "token_ids"} for one in fields)
 
 
-def test_texts_go_into_a_folder_or_beside(cli, sounds):
+def test_texts_go_into_a_folder_or_beside(cli, recordings):
     result = cli("transcribe", "in", "--out-dir", "out", "--format", "srt", code=1)
     assert result.stdout == ""
     assert files_in(cli.folder / "out") == ["b.srt", "deep/a.srt", "z.srt"]
     cue = "1\n00:00:00,000 --> 00:00:03,000\nword word word\n\n"
     assert (cli.folder / "out" / "z.srt").read_text() == cue
     cli("transcribe", "in/deep", "in/z.wav", "--beside", "--format", "vtt")
-    assert (sounds / "deep" / "a.vtt").read_text().startswith("WEBVTT\n\n00:00:00.000 --> ")
+    assert (recordings / "deep" / "a.vtt").read_text().startswith("WEBVTT\n\n00:00:00.000 --> ")
     cli("transcribe", "in/z.wav", "--beside")
-    assert (sounds / "z.txt").read_text() == "word word word\n"
+    assert (recordings / "z.txt").read_text() == "word word word\n"
 
 
-def test_sounds_that_differ_in_their_ending_do_not_share_a_text(cli, sounds, tone_wav):
-    (sounds / "z.flac").write_bytes((sounds / "z.wav").read_bytes())
+def test_files_that_differ_in_their_suffix_do_not_share_a_transcript(cli, recordings, tone_wav):
+    (recordings / "z.flac").write_bytes((recordings / "z.wav").read_bytes())
     cli("transcribe", "in/z.wav", "in/z.flac", "in/b.WAV", "--out-dir", "out")
     assert files_in(cli.folder / "out") == ["b.txt", "z.flac.txt", "z.wav.txt"]
     again = cli("transcribe", "in/z.wav", "in/z.wav", "--out-dir", "out", code=2)
     assert "2 files would be written" in again.stderr
 
 
-def test_patterns_and_stdin(cli, sounds, tone_wav):
+def test_patterns_and_stdin(cli, recordings, tone_wav):
     listed = cli("transcribe", "in/**/[az].wav").stdout
     assert listed == "in/deep/a.wav: word\nin/z.wav: word word word\n"
     assert cli("transcribe", "-", input=tone_wav(2.0)).stdout == "word word\n"
@@ -107,7 +107,7 @@ def test_patterns_and_stdin(cli, sounds, tone_wav):
         (["in", "--server", "file:///etc/passwd"], "address"),
     ],
 )
-def test_what_cannot_be_asked_is_code_2(cli, sounds, arguments, message):
+def test_what_cannot_be_asked_is_code_2(cli, recordings, arguments, message):
     (cli.folder / "empty").mkdir()
     result = cli("transcribe", *arguments, code=2)
     assert message in result.stderr
@@ -132,7 +132,7 @@ def test_several_files_run_at_a_time_and_no_more(cli, tone_wav):
     assert max(seen) == 3
 
 
-async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
+async def test_progress_of_a_long_file_is_reported(cli, tone_wav):
     async with AsyncClient(models=["izwi-tiny-asr"]) as client:
         shares, transcript = await progress_of(client, tone_wav(85.0))
     assert shares == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
@@ -150,7 +150,7 @@ async def progress_of(client, audio):
 
 
 @pytest.mark.parametrize(("names", "shown"), [(["z.wav"], "100%"), (["b.WAV", "z.wav"], "2/2")])
-def test_a_terminal_shows_how_far_it_is(cli, sounds, monkeypatch, names, shown):
+def test_a_terminal_shows_how_far_it_is(cli, recordings, monkeypatch, names, shown):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     monkeypatch.setattr(transcribe, "messages", lambda: console)
@@ -159,13 +159,13 @@ def test_a_terminal_shows_how_far_it_is(cli, sounds, monkeypatch, names, shown):
     assert shown in screen.getvalue()
 
 
-def test_how_long_a_sound_may_be_is_set_for_the_command_too(cli, sounds, monkeypatch):
+def test_the_limit_of_a_files_length_applies_to_the_command_too(cli, recordings, monkeypatch):
     monkeypatch.setenv("IZWI_MAX_AUDIO_S", "2")
     assert "longer than 2 s" in cli("transcribe", "in/z.wav", code=2).stderr
     assert cli("transcribe", "in/b.WAV").stdout == "word word\n"
 
 
-def test_a_checkpoint_that_is_missing_ends_it_once(cli, sounds, monkeypatch):
+def test_a_checkpoint_that_is_missing_ends_it_once(cli, recordings, monkeypatch):
     def open_services(sources, where):
         raise InvalidRequest(f"no checkpoint {sources[0]!r}")
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_missing_ends_it_once(cli, sounds, monkeypatch):
 
 
 # -- pipes ---------------------------------------------------------------------------------------
-def test_stdout_holds_the_sound_and_nothing_else(cli):
+def test_stdout_has_the_audio_and_nothing_else(cli):
     result = cli("say", "hello", "--out", "-")
     samples, rate = sf.read(io.BytesIO(result.stdout_bytes))
     assert (len(samples), rate) == (5 * 1920, 24_000)
@@ -280,7 +280,7 @@ def test_what_a_server_cannot_do_leaves_no_file(cli, server, arguments, code, me
     assert files_in(cli.folder) == []
 
 
-def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
+def test_a_server_transcribes_as_this_process_does(cli, server, recordings):
     here = cli("transcribe", "in", "--json", code=1)
     there = cli("transcribe", "in", "--json", "--server", f"{server.url}/v1", code=1)
     assert there.stdout == here.stdout

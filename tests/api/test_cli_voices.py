@@ -66,7 +66,7 @@ def test_a_voice_travels_to_a_server_and_back(cli, there, tone_wav, tmp_path):
 def test_files_that_are_no_voices(cli, tmp_path):
     folder = tmp_path / "work"
     (folder / "text.zip").write_bytes(b"no archive")
-    (folder / "mute.zip").write_bytes(pack_voice(VoiceArchive("me", b"no sound")))
+    (folder / "mute.zip").write_bytes(pack_voice(VoiceArchive("me", b"no audio")))
     assert "exported voice" in cli("voices", "import", "text.zip", code=2).stderr
     assert "audio" in cli("voices", "import", "mute.zip", code=2).stderr
     cli("voices", "import", "missing.zip", code=1)

@@ -56,7 +56,7 @@ def test_a_stream_is_the_same_audio_in_pieces(world):
     assert np.array_equal(np.concatenate(pieces), whole.samples)
 
 
-def test_codes_come_beside_the_audio(world):
+def test_codes_come_with_the_audio(world):
     with Client(**world[0]) as client, client.stream_speech("hey", include_codes=True) as stream:
         samples = sum(audio.samples.size for audio in stream)
     assert samples == 3 * FRAME
@@ -114,7 +114,7 @@ def test_stored_voices_need_no_model(cli, tone_wav):
         entry = client.clone("mine", tone_wav(2.0), "la", consent="she agreed")
         assert [voice["name"] for voice in client.voices()] == ["mine"]
         with pytest.raises(InvalidRequest, match="not audio"):
-            client.clone("other", b"no sound " * 99, consent="she agreed")
+            client.clone("other", b"no audio " * 99, consent="she agreed")
         with pytest.raises(ModelNotFound):
             client.say("hi", model="izwi-tiny-tts")
     assert cli.opened == []
@@ -129,7 +129,7 @@ def test_stored_voices_need_no_model(cli, tone_wav):
         (lambda client: client.say("hi", voice="nobody"), VoiceNotFound, "nobody"),
         (lambda client: client.say("hi", model="none"), ModelNotFound, "none"),
         (lambda client: client.say("hi", sped=2), InvalidRequest, "sped"),
-        (lambda client: client.transcribe(b"no sound " * 99), InvalidRequest, "not audio"),
+        (lambda client: client.transcribe(b"no audio " * 99), InvalidRequest, "not audio"),
         (lambda client: client.chat("hi"), ModelNotFound, "no model for chat"),
         (lambda client: client.say("he\x01llo"), IzwiError, "closed the connection|broke"),
     ],

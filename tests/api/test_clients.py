@@ -98,7 +98,7 @@ REFUSED = {
         "model",
         lambda sdk: sdk.models.delete("org/asr"),
     ),
-    "no sound": (
+    "no audio": (
         openai.BadRequestError,
         "file",
         lambda sdk: sdk.audio.transcriptions.create(model="org/asr", file=b"Example data"),

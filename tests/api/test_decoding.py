@@ -17,7 +17,7 @@ from izwi.audio.decode import DecodeLimits, decode_audio
 from izwi.errors import InvalidAudio, Overloaded, TooLarge
 from izwi_api.services import decoding
 from izwi_api.services.decoding import DecoderPool, InProcess
-from tests.api.bad_sounds import forged_flac, opus_bomb
+from tests.api.bad_audio import forged_flac, opus_bomb
 from tests.api.conftest import wait_for
 
 LIMITS = DecodeLimits(60.0, 1 << 28)

@@ -27,7 +27,7 @@ import pytest
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from tests.api.bad_sounds import flac_of, forged_flac, nested_mp4, opus_bomb, wav_that_claims
+from tests.api.bad_audio import flac_of, forged_flac, nested_mp4, opus_bomb, wav_that_claims
 from tests.api.conftest import wait_for
 from tests.api.remote_clips import RemoteClips
 from tests.api.served import served
@@ -349,7 +349,7 @@ FAULTS = {
     "C33 655350 Hz, 8 channels": upload(BAD, lambda: flac_of(655_350, 8, 60), code="invalid_audio"),
     "C33 WAV of 4 GB": upload(BAD, wav_that_claims(2**32 - 1, content=bytes(32_000))),
     "C33 WAV of 4 GB, in a RIFF of 4 GB": upload(BAD, wav_that_claims(2**32 - 44, 2**32 - 8)),
-    "C33 WAV without an end, and no sound": upload(BAD, wav_that_claims(2**32 - 1, 2**32 - 1)),
+    "C33 WAV without an end, and no audio": upload(BAD, wav_that_claims(2**32 - 1, 2**32 - 1)),
     "C33 0 Hz": upload(BAD, to_wav(np.ones(9000), 0)),
     "C33 65535 channels": upload(BAD, lambda: with_shape(channels=65_535)),
     "C33 0 bits": upload(BAD, lambda: with_shape(bits=0)),

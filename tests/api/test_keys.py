@@ -779,7 +779,7 @@ def test_access_is_read_from_the_environment(tmp_path):
         digest_of(SECRET), tmp_path / "keys.toml", ("https://a.example:8443", "*"), None
     )
     assert SECRET not in repr(Settings(access=access))
-    assert not read_access({"IZWI_API_KEY": ""}).asks_for_key
+    assert not read_access({"IZWI_API_KEY": ""}).requires_key
     with pytest.raises(InvalidRequest, match="IZWI_API_KEY") as refused:
         read_access({"IZWI_API_KEY": "two words"})
     assert "two words" not in str(refused.value)

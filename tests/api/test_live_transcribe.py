@@ -27,7 +27,7 @@ from izwi_api.services.live_transcribe import (
 )
 from izwi_api.services.speech import open_speech
 from izwi_api.services.transcribe import open_transcription
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 
 ASR, TTS = "izwi-tiny-asr", "izwi-tiny-tts"
 RATE = 16_000
@@ -56,8 +56,8 @@ async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
 
 
 # -- the real engine -----------------------------------------------------------------------------
-async def test_sound_in_one_go_reads_as_offline(engine, registry):
-    samples = sound(19.0)
+async def test_audio_in_one_piece_is_transcribed_as_offline(engine, registry):
+    samples = waveform(19.0)
     offline = await open_transcription(engine, registry, ASR, TranscriptionInput(samples))
     await offline.finish()
     async with await open_live_transcription(engine, registry, ASR) as live:
@@ -71,7 +71,7 @@ async def test_sound_in_one_go_reads_as_offline(engine, registry):
     assert finals[-1].end_s == 19.0
 
 
-async def test_speech_is_heard_while_it_arrives(engine, registry):
+async def test_speech_is_transcribed_while_it_arrives(engine, registry):
     speech = await open_speech(engine, registry, TTS, SpeechInput(SAID, voice="amber"))
     pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
     samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE).astype(np.float32)
@@ -88,7 +88,7 @@ async def test_speech_is_heard_while_it_arrives(engine, registry):
 
 
 async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry):
-    samples, events = sound(16.0), []
+    samples, events = waveform(16.0), []
     async with await open_live_transcription(engine, registry, ASR, chunk_s=1.0) as live:
         await live.feed(samples[:40])
         for start in range(40, len(samples), RATE):
@@ -178,29 +178,29 @@ async def reported(registry):
 
 
 async def test_a_step_that_is_overtaken_is_aborted_but_not_two_in_a_row(reported):
-    await reported.live.feed(sound(2.1))
+    await reported.live.feed(waveform(2.1))
     first = await reported.engine.stream(0)
     await settled()
     assert (first.seconds, first.is_aborted) == (2.0, False)
-    await reported.live.feed(sound(1.0))
+    await reported.live.feed(waveform(1.0))
     assert not first.is_aborted
-    await reported.live.feed(sound(1.0))
+    await reported.live.feed(waveform(1.0))
     assert first.is_aborted
     second = await reported.engine.stream(1)
     assert second.seconds == 4.0
-    await reported.live.feed(sound(2.0))
+    await reported.live.feed(waveform(2.0))
     await settled()
     assert not second.is_aborted
     second.end()
     assert (await anext(reported.live)).end_s == 4.0
     third = await reported.engine.stream(2)
     assert third.seconds == 6.0
-    await reported.live.feed(sound(1.95))
+    await reported.live.feed(waveform(1.95))
     assert third.is_aborted
 
 
 async def test_finish_overtakes_and_writes_everything(reported):
-    await reported.live.feed(sound(2.5))
+    await reported.live.feed(waveform(2.5))
     first = await reported.engine.stream(0)
     await settled()
     done = asyncio.create_task(reported.live.finish())
@@ -216,7 +216,7 @@ async def test_finish_overtakes_and_writes_everything(reported):
 
 async def test_an_overloaded_engine_costs_partial_texts_alone(reported):
     reported.engine.fails_with = Overloaded("full", retry_after_s=0)
-    await reported.live.feed(sound(2.1))
+    await reported.live.feed(waveform(2.1))
     await reported.engine.stream(0)
     await settled()
     reported.engine.fails_with = Overloaded("full", retry_after_s=0)
@@ -229,17 +229,17 @@ async def test_an_overloaded_engine_costs_partial_texts_alone(reported):
 
 async def test_a_failure_reaches_every_reader(reported):
     reported.engine.fails_with = IzwiError("the tensor broke")
-    await reported.live.feed(sound(2.1))
+    await reported.live.feed(waveform(2.1))
     with pytest.raises(IzwiError, match="tensor"):
         await anext(reported.live)
     with pytest.raises(IzwiError, match="tensor"):
-        await reported.live.feed(sound(1.0))
+        await reported.live.feed(waveform(1.0))
     with pytest.raises(IzwiError, match="tensor"):
         await reported.live.finish()
 
 
 async def test_leaving_aborts_what_is_in_flight(reported):
-    await reported.live.feed(sound(2.1))
+    await reported.live.feed(waveform(2.1))
     first = await reported.engine.stream(0)
     await settled()
     reported.live.abort()
@@ -247,11 +247,11 @@ async def test_leaving_aborts_what_is_in_flight(reported):
     assert first.is_aborted
     assert [event async for event in reported.live] == []
     with pytest.raises(InvalidRequest):
-        await reported.live.feed(sound(1.0))
+        await reported.live.feed(waveform(1.0))
 
 
 async def test_feeding_waits_for_a_model_that_is_behind(reported):
-    fed = asyncio.create_task(reported.live.feed(sound(60.0)))
+    fed = asyncio.create_task(reported.live.feed(waveform(60.0)))
     first = await reported.engine.stream(0)
     await settled()
     assert not fed.done()
@@ -263,7 +263,7 @@ async def test_feeding_waits_for_a_model_that_is_behind(reported):
     await asyncio.wait_for(fed, 60)
 
 
-async def test_unusable_sound_is_refused_and_changes_nothing(reported):
+async def test_unusable_audio_is_refused_and_changes_nothing(reported):
     with pytest.raises(InvalidAudio):
         await reported.live.feed(np.zeros((2, 100), np.float32))
     with pytest.raises(InvalidAudio):
@@ -276,7 +276,7 @@ async def test_unusable_sound_is_refused_and_changes_nothing(reported):
 
 async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
     """Many short chunks that are not read: the last partial text and all segments are kept."""
-    engine, minute = ReportingEngine(answers_at_once=True), sound(60.0)
+    engine, minute = ReportingEngine(answers_at_once=True), waveform(60.0)
     async with await open_live_transcription(engine, registry, ASR) as live:
         buffered = []
         for _ in range(4):
@@ -292,7 +292,7 @@ async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
     assert segments[-1].end_s == pytest.approx(240.0)
 
 
-async def test_features_are_computed_beside_the_event_loop(registry, monkeypatch):
+async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
     engine, threads = ReportingEngine(answers_at_once=True), set()
     live = await open_live_transcription(engine, registry, ASR)
     next_step, prepare = live._stream.next_step, live._model.prepare_stream_step
@@ -307,7 +307,7 @@ async def test_features_are_computed_beside_the_event_loop(registry, monkeypatch
 
     monkeypatch.setattr(live._stream, "next_step", seen)
     monkeypatch.setattr(live._model, "prepare_stream_step", seen_too)
-    await live.feed(sound(3.0))
+    await live.feed(waveform(3.0))
     await live.finish()
     assert threads
     assert threading.main_thread() not in threads

@@ -14,7 +14,7 @@ from izwi.audio.pcm import to_s16le
 from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_models.qwen3_asr.text import collapse_repeats
 from tests.api.in_process import serving
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 URL = "/v1/audio/transcriptions"
 
@@ -66,9 +66,9 @@ def test_logprobs_are_absent_unless_requested(client, tone_wav):
 
 
 def test_segments_have_the_mean(client, tone_wav):
-    sound = tone_wav(12.0)
-    tokens = write(client, sound).json()["logprobs"]
-    segments = write(client, sound, response_format="verbose_json").json()["segments"]
+    wav = tone_wav(12.0)
+    tokens = write(client, wav).json()["logprobs"]
+    segments = write(client, wav, response_format="verbose_json").json()["segments"]
     first = len(segments[0]["text"])
     means = [fmean(t["logprob"] for t in part) for part in (tokens[:first], tokens[first:])]
     assert [segment["avg_logprob"] for segment in segments] == pytest.approx(means)
@@ -99,7 +99,7 @@ def tiny(tmp_path_factory):
 
 @pytest.mark.parametrize("language", ["", "de"])
 def test_a_real_model_in_a_real_engine(tiny, language):
-    pcm = to_s16le(sound(3.2).astype(np.float32))
+    pcm = to_s16le(waveform(3.2).astype(np.float32))
     content = wav_header(16_000, len(pcm)) + pcm
     answer = write(tiny, content, "asr", language=language).json()
     tokens = answer["logprobs"]

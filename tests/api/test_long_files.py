@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.audio import decoded_audio as sound_module
+from izwi.audio import decoded_audio
 from izwi.audio.encode import wav_header
 from izwi.inputs import TranscriptionInput
 from izwi_api.http.app import create_app
@@ -71,7 +71,7 @@ def client(world):
 @pytest.fixture
 def in_file(monkeypatch, world):
     """Puts all decoded audio into files; the returned function says whether there was any."""
-    monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 100)
+    monkeypatch.setattr(decoded_audio, "MAX_MEMORY_SAMPLES", 100)
     world.model.most_files = 0
     return lambda: world.model.most_files > 0
 
@@ -92,7 +92,7 @@ def post(client, content, **fields):
 def test_the_answer_is_the_same_bit_for_bit(client, world, long_wav, monkeypatch, text_format):
     answers = []
     for most in (100, 1 << 30):
-        monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", most)
+        monkeypatch.setattr(decoded_audio, "MAX_MEMORY_SAMPLES", most)
         world.model.most_files = 0
         answer = post(client, long_wav, response_format=text_format)
         assert answer.status_code == 200, answer.text
@@ -182,9 +182,9 @@ async def test_an_hour_takes_no_more_memory_than_minutes(tmp_path, tone_wav):
     limits = Settings().upload_limits
     tracemalloc.start()
     try:
-        with await InProcess(tmp_path).spool(content, 16_000, limits) as sound:
-            assert len(sound) == 900 * 16_000  # 58 MB
-            ask = TranscriptionInput(sound, max_new_tokens=4)
+        with await InProcess(tmp_path).spool(content, 16_000, limits) as audio:
+            assert len(audio) == 900 * 16_000  # 58 MB
+            ask = TranscriptionInput(audio, max_new_tokens=4)
             result = await open_transcription(engine, registry, "m", ask)
             await result.finish()
         assert len(result.segments) == 90

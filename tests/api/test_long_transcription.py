@@ -17,7 +17,7 @@ from izwi_api.services.transcribe import open_transcription
 from tests.api.conftest import FakeEngine, FakeTranscription
 
 PIECES, AHEAD = 9, 4
-SOUND = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
+AUDIO = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
 
 
 class Heard(FakeTranscription):
@@ -77,7 +77,7 @@ async def test_few_pieces_are_in_work_at_a_time(world):
     engine, counted_engine, registry = world
     with counted(1000.0) as usage:
         result = await open_transcription(
-            counted_engine, registry, "m", SOUND, detects_speech=False
+            counted_engine, registry, "m", AUDIO, detects_speech=False
         )
         assert engine.num_submitted == AHEAD
         await result.finish()
@@ -94,14 +94,14 @@ async def test_a_quota_is_checked_before_the_first_text(world):
     engine, counted_engine, registry = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
-            await open_transcription(counted_engine, registry, "m", SOUND, detects_speech=False)
+            await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
         assert usage.heard_s == pytest.approx(0.0)
     assert not engine.live
 
 
 async def test_disconnect_stops_pieces_in_flight(world):
     engine, counted_engine, registry = world
-    result = await open_transcription(counted_engine, registry, "m", SOUND, detects_speech=False)
+    result = await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
     async for _ in result.deltas(live=True):
         break
     result.abort()

@@ -51,8 +51,8 @@ def test_an_unknown_model_error_names_the_option(client):
 
 def test_the_sdk_speaks_and_transcribes_under_openai_names(client, tone_wav):
     with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as sdk:
-        sound = sdk.audio.speech.create(model="tts-1", voice="alloy", input="hi").content
-        assert sound == sdk.audio.speech.create(model="tts", voice="alloy", input="hi").content
+        audio = sdk.audio.speech.create(model="tts-1", voice="alloy", input="hi").content
+        assert audio == sdk.audio.speech.create(model="tts", voice="alloy", input="hi").content
         file = ("a.wav", tone_wav(1.0))
         text = sdk.audio.transcriptions.create(model="whisper-1", file=file).text
         assert text == sdk.audio.transcriptions.create(model="org/asr", file=file).text

@@ -127,12 +127,12 @@ def test_a_voice_is_not_disturbed_and_what_runs_ends(managed):
     alone = managed.client.post("/v1/audio/speech", json=SAY).content
     assert alone
     with managed.client.stream("POST", "/v1/audio/speech", json=SAY) as answer:
-        sound = answer.iter_raw()
-        begun = next(sound)
+        audio = answer.iter_raw()
+        begun = next(audio)
         assert stages(change(managed, "/v1/models/izwi-tiny-asr/load"))[-1] == "ready"
         managed.client.post("/v1/models/izwi-tiny-asr/unload")
         left = managed.client.post("/v1/models/speaker/unload").json()
-        whole = begun + b"".join(sound)
+        whole = begun + b"".join(audio)
     assert whole == alone
     assert (left["stage"], left["loaded"]) == ("unloaded", False)
     assert managed.client.post("/v1/audio/speech", json=SAY).status_code == 404

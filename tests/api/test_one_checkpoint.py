@@ -18,7 +18,7 @@ from izwi_models.lfm2_audio import loader
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, MIMI, write_tiny_lfm2_audio
 
 FRAME_BYTES = 2 * 1920
@@ -52,7 +52,7 @@ def client(served):
 
 
 def clip(seconds: float) -> bytes:
-    pcm = to_s16le(np.asarray(sound(seconds), np.float32))
+    pcm = to_s16le(np.asarray(waveform(seconds), np.float32))
     return wav_header(16_000, len(pcm)) + pcm
 
 
@@ -167,7 +167,7 @@ def test_it_writes_down_what_it_hears(client):
     assert all(token.logprob <= 0.0 for token in likely.logprobs)
 
 
-def test_long_sounds_go_through_in_pieces(client):
+def test_long_audio_is_transcribed_in_pieces(client):
     """Five minutes: more than the encoder takes at once."""
     written = heard(client, clip(300.0), response_format="verbose_json")
     assert len(written.segments) >= 10
@@ -175,7 +175,7 @@ def test_long_sounds_go_through_in_pieces(client):
     assert written.duration == pytest.approx(300.0)
 
 
-def test_a_sound_that_is_too_short_is_refused(client):
+def test_audio_that_is_too_short_is_refused(client):
     assert refusal(lambda: heard(client, clip(0.05))) == (400, "file")
     assert heard(client, clip(0.15)).text
 
@@ -185,7 +185,7 @@ def test_a_sound_that_is_too_short_is_refused(client):
     [
         ({"language": "fr"}, "language"),
         ({"prompt": "Names: Ann."}, "prompt"),
-        ({"file": ("a.wav", b"no sound at all")}, "file"),
+        ({"file": ("a.wav", b"no audio at all")}, "file"),
     ],
 )
 def test_a_transcription_that_cannot_be(client, change, param):

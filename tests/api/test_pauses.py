@@ -100,7 +100,7 @@ async def engine(registry):
     await running.stop()
 
 
-async def sound_of(speech) -> np.ndarray:
+async def audio_of(speech) -> np.ndarray:
     pieces = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
     return np.concatenate(pieces)
 
@@ -116,7 +116,7 @@ LISTED = {"izwi": "easy"}
 @pytest.mark.parametrize("size", [1, 3, 100])
 async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, registry, size):
     asked = ask(TEXT, pronunciations=LISTED, text_mode="full")
-    whole = await sound_of(await open_speech(engine, registry, TTS, asked))
+    whole = await audio_of(await open_speech(engine, registry, TTS, asked))
     assert [n for _, n in silent_parts(whole)] == [RATE * 3 // 10, RATE // 5, RATE // 10]
     writer = await open_speech_writer(engine, registry, TTS, asked)
 
@@ -124,13 +124,13 @@ async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, r
         return next(pieces, None)
 
     pieces = iter([TEXT[at : at + size] for at in range(0, len(TEXT), size)])
-    written, _ = await asyncio.gather(sound_of(writer), writer.feed(next(pieces), rest))
+    written, _ = await asyncio.gather(audio_of(writer), writer.feed(next(pieces), rest))
     assert to_s16le(written) == to_s16le(whole)
 
 
 async def test_what_cannot_be_said_between_pauses_is_left_out(engine, registry):
     text = "Hello.[pause:100ms] *** [pause:200ms]Good."
-    whole = await sound_of(await open_speech(engine, registry, TTS, ask(text)))
+    whole = await audio_of(await open_speech(engine, registry, TTS, ask(text)))
     assert [n for _, n in silent_parts(whole)] == [RATE * 3 // 10]
 
 

@@ -26,7 +26,7 @@ def say(client, *items, **defaults):
     return answer.json()
 
 
-def sound(result):
+def audio(result):
     assert result["status"] == "success", result
     return base64.b64decode(result["audio_data"])
 
@@ -44,7 +44,7 @@ def test_results_keep_the_order_and_the_defaults(client, server):
     single = {"model": "tts", "voice": "Ann", "response_format": "pcm", "seed": 3}
     for place in (0, 2):
         alone = client.post("/v1/audio/speech", json=single | {"input": texts[place]})
-        assert sound(answer["results"][place]) == alone.content
+        assert audio(answer["results"][place]) == alone.content
     assert answer["results"][1]["usage"] == {
         "input_tokens": 2,
         "output_tokens": 2,
@@ -56,7 +56,7 @@ def test_results_keep_the_order_and_the_defaults(client, server):
 
 def test_wav_is_the_default_and_says_its_length(client):
     (result,) = say(client, {"input": "hello"})["results"]
-    content = sound(result)
+    content = audio(result)
     assert result["media_type"] == "audio/wav"
     assert int.from_bytes(content[40:44], "little") == len(content) - 44 == 5 * FRAME * 2
 
@@ -65,7 +65,7 @@ def test_wav_is_the_default_and_says_its_length(client):
 def test_every_format_and_speed(client, audio_format):
     item = {"input": "x" * 25, "speed": 2.0, "response_format": audio_format}
     (result,) = say(client, item)["results"]
-    assert len(decode_audio(sound(result), 24_000)) / 24_000 == pytest.approx(1.0, abs=0.12)
+    assert len(decode_audio(audio(result), 24_000)) / 24_000 == pytest.approx(1.0, abs=0.12)
 
 
 def test_it_is_background_work_and_starts_together(client, server, monkeypatch):
@@ -110,7 +110,7 @@ def test_one_bad_item_does_not_fail_the_others(client, server, name):
     item, param, code = BAD_ITEMS[name]
     answer = say(client, {"input": "before"}, item, {"input": "after"}, response_format="pcm")
     before, bad, after = answer["results"]
-    assert (len(sound(before)), len(sound(after))) == (6 * FRAME * 2, 5 * FRAME * 2)
+    assert (len(audio(before)), len(audio(after))) == (6 * FRAME * 2, 5 * FRAME * 2)
     assert (bad["index"], bad["status"]) == (1, "error")
     assert set(bad["error"]) == {"message", "type", "param", "code"}
     assert "audio_data" not in bad
@@ -161,10 +161,10 @@ def test_defaults_may_stand_in_an_object_of_their_own():
         parse_item(batch, "tts", "hi")
 
 
-def test_the_sound_of_a_batch_is_limited(client, monkeypatch):
+def test_the_audio_of_a_batch_is_limited(client, monkeypatch):
     monkeypatch.setattr(speech_batch, "MAX_BATCH_BYTES", 10 * FRAME * 2)
     answer = say(client, {"input": "x" * 5}, {"input": "x" * 40}, response_format="pcm")
-    assert len(sound(answer["results"][0])) == 5 * FRAME * 2
+    assert len(audio(answer["results"][0])) == 5 * FRAME * 2
     assert answer["results"][1]["error"]["code"] == "too_large"
 
 
@@ -206,7 +206,7 @@ def test_the_embedded_voice_says_what_it_says_alone(tmp_path):
         for seed, (text, result) in enumerate(zip(texts, results, strict=True)):
             single = ask | {"model": "izwi-tiny-tts", "input": text, "seed": seed}
             alone = client.post("/v1/audio/speech", json=single).content
-            assert sound(result) == alone  # to the bit, and it ran among others
+            assert audio(result) == alone  # to the bit, and it ran among others
             assert len(alone) > 20_000
 
 

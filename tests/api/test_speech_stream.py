@@ -179,7 +179,7 @@ def limits(monkeypatch):
     return change
 
 
-def sound(messages):
+def audio(messages):
     return b"".join(message for message in messages if isinstance(message, bytes))
 
 
@@ -203,7 +203,7 @@ async def test_it_is_heard_before_it_is_written(world):
     client.send("input.text", text="lo")
     client.send("input.done")
     messages = await client.until("session.done")
-    assert len(first + sound(messages)) == 5 * FRAME_BYTES
+    assert len(first + audio(messages)) == 5 * FRAME_BYTES
     assert messages[-2:] == [
         {
             "type": "audio.done",
@@ -238,7 +238,7 @@ async def test_ignored_instructions_are_reported(world, monkeypatch):
 async def test_every_format(world, audio_format, encoding):
     client = await world.open(response_format=audio_format, audio_encoding=encoding, speed=0.5)
     messages = await client.say("x" * 10)
-    content = sound(messages)
+    content = audio(messages)
     if encoding == "base64":
         chunks = of(messages, "audio.chunk")
         assert [chunk["chunk_id"] for chunk in chunks] == list(range(len(chunks)))
@@ -306,11 +306,11 @@ async def test_a_session_says_many_utterances_and_keeps_its_configuration(world)
     for index, text in enumerate(["one", "and two", "three"]):
         messages = await client.say(text)
         assert {m["utterance_index"] for m in messages if not isinstance(m, bytes)} == {index}
-        assert len(sound(messages)) == len(text) * FRAME_BYTES
+        assert len(audio(messages)) == len(text) * FRAME_BYTES
     client.configure(voice="Bob")
-    other = sound(await client.say("three"))
+    other = audio(await client.say("three"))
     assert len(other) == 5 * FRAME_BYTES
-    assert other != sound(messages)
+    assert other != audio(messages)
 
 
 async def test_text_without_words_gives_no_audio(world):
@@ -338,7 +338,7 @@ async def test_a_configuration_in_the_middle_is_refused(world):
     client.send("input.text", text="lo")
     client.send("input.done")
     messages += await client.until("session.done")
-    assert len(sound(messages)) == 5 * FRAME_BYTES
+    assert len(audio(messages)) == 5 * FRAME_BYTES
 
 
 async def test_cancel_stops_immediately_and_the_session_continues(world):
@@ -356,11 +356,11 @@ async def test_cancel_stops_immediately_and_the_session_continues(world):
     assert not world.engine.live
     messages += await client.until("session.done")
     assert [done["cancelled"] for done in of(messages, "session.done")] == [True, True]
-    assert not sound(messages[-1:])
+    assert not audio(messages[-1:])
     await asyncio.sleep(0.1)
     assert world.engine.num_frames == made
     messages = await client.say("again")
-    assert (len(sound(messages)), messages[-1]["cancelled"]) == (5 * FRAME_BYTES, False)
+    assert (len(audio(messages)), messages[-1]["cancelled"]) == (5 * FRAME_BYTES, False)
     assert messages[-1]["utterance_index"] == 2
     client.send("input.cancel")
     assert (await client.receive())["type"] == "error"
@@ -374,7 +374,7 @@ async def test_close_says_what_was_written_first(world):
     client.send("session.close")
     client.send("input.text", text="not taken")
     messages = await client.until("websocket.close")
-    assert len(sound(messages)) == 6 * FRAME_BYTES
+    assert len(audio(messages)) == 6 * FRAME_BYTES
     assert (messages[-1]["code"], messages[-2]["utterance_index"]) == (1000, 1)
     await asyncio.wait_for(client.task, 60)
 
@@ -439,7 +439,7 @@ async def test_a_bad_message_is_answered_and_changes_nothing(world, name):
     assert error["type"] == "invalid_request_error"
     assert reported["message"] == error["message"]
     assert error["param"] == param
-    assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
+    assert len(audio(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
 async def test_text_before_the_configuration_and_binary_messages_are_refused(world):
@@ -450,7 +450,7 @@ async def test_text_before_the_configuration_and_binary_messages_are_refused(wor
     for _ in range(2):
         assert (await client.receive())["error"]["code"] == "invalid_request"
     client.configure()
-    assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
+    assert len(audio(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
 async def test_too_many_bad_messages_end_the_session(world):
@@ -460,7 +460,7 @@ async def test_too_many_bad_messages_end_the_session(world):
     messages = await client.until("websocket.close")
     assert len(of(messages, "error")) == 101
     assert messages[-1]["code"] == 1008
-    assert len(sound(await other.say("hello"))) == 5 * FRAME_BYTES
+    assert len(audio(await other.say("hello"))) == 5 * FRAME_BYTES
 
 
 @pytest.mark.parametrize("granularity", ["none", "sentence"])
@@ -477,11 +477,11 @@ async def test_a_failure_ends_one_file_and_nothing_else(world, granularity):
     client.send("input.done")
     messages = await client.until("session.done")
     assert of(messages, "audio.done")[0]["error"] is True
-    assert len(sound(messages)) == (0 if granularity == "none" else 5 * FRAME_BYTES)
-    assert len(sound(await client.say("again"))) == 5 * FRAME_BYTES
+    assert len(audio(messages)) == (0 if granularity == "none" else 5 * FRAME_BYTES)
+    assert len(audio(await client.say("again"))) == 5 * FRAME_BYTES
     other.send("input.text", text="lo")
     other.send("input.done")
-    assert len(sound(await other.until("session.done"))) == 5 * FRAME_BYTES
+    assert len(audio(await other.until("session.done"))) == 5 * FRAME_BYTES
 
 
 async def test_overload_says_when_to_come_back(world):
@@ -489,7 +489,7 @@ async def test_overload_says_when_to_come_back(world):
     messages = await client.say("refused \x02.")
     (reported,) = of(messages, "error")
     assert (reported["error"]["code"], reported["retry_after_s"]) == ("overloaded", 7)
-    assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
+    assert len(audio(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
 async def test_an_internal_error_hides_its_details_and_ends_one_utterance(world, caplog):
@@ -498,7 +498,7 @@ async def test_an_internal_error_hides_its_details_and_ends_one_utterance(world,
     assert "secret" not in json.dumps(reported)
     assert reported["error"]["code"] == "internal_error"
     assert "secret" in caplog.text
-    assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
+    assert len(audio(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
 async def test_an_utterance_has_a_limit(world, limits):
@@ -523,7 +523,7 @@ async def test_a_fast_client_is_backpressured(world, limits):
     # it reads no audio, so its text is not accepted
     assert await client.num_not_taken() > 50
     messages = await client.until("session.done")
-    assert len(sound(messages)) == 5000 * FRAME_BYTES
+    assert len(audio(messages)) == 5000 * FRAME_BYTES
 
 
 async def test_many_utterances_slow_the_client_too(world, limits):
@@ -553,7 +553,7 @@ async def test_an_idle_session_ends(world, limits, text):
     client.send("input.text", text=text)  # and no more
     messages = await client.until("websocket.close")
     assert messages[-2]["error"]["code"] == "idle_timeout"
-    assert len(sound(messages)) == len(text) * FRAME_BYTES
+    assert len(audio(messages)) == len(text) * FRAME_BYTES
     assert not world.engine.live
 
 
@@ -577,7 +577,7 @@ async def test_white_space_does_not_keep_an_utterance_open(tmp_path):
     assert not world.engine.live
 
 
-async def test_text_and_sound_keep_an_utterance_open(tmp_path):
+async def test_text_and_audio_keep_an_utterance_open(tmp_path):
     world = World(tmp_path, stream_text_s=1.0)
     client = await world.open()
     for _ in range(12):
@@ -585,11 +585,11 @@ async def test_text_and_sound_keep_an_utterance_open(tmp_path):
         await asyncio.sleep(0.1)
         client.send("input.text", text=" ")
     client.send("input.done")
-    assert len(sound(await client.until("session.done"))) == 24 * FRAME_BYTES
+    assert len(audio(await client.until("session.done"))) == 24 * FRAME_BYTES
     world.engine.step_s = 0.05
     client.send("input.text", text="x" * 30)  # said for 1.5 s
     messages = await client.until("websocket.close")
-    assert len(sound(messages)) == 30 * FRAME_BYTES
+    assert len(audio(messages)) == 30 * FRAME_BYTES
     assert messages[-2]["error"]["code"] == "text_timeout"
 
 
@@ -599,14 +599,14 @@ async def test_a_session_without_an_utterance_needs_no_text(tmp_path):
     for _ in range(12):
         await asyncio.sleep(0.1)
         client.configure()
-    assert len(sound(await client.say("hi"))) == 2 * FRAME_BYTES
+    assert len(audio(await client.say("hi"))) == 2 * FRAME_BYTES
 
 
 async def test_a_slow_engine_is_not_an_idle_client(world, limits):
     limits(idle_s=0.2)
     world.engine.step_s = 0.5
     client = await world.open()
-    assert len(sound(await client.say("hi"))) == 2 * FRAME_BYTES
+    assert len(audio(await client.say("hi"))) == 2 * FRAME_BYTES
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(world, limits, monkeypatch):
@@ -701,12 +701,12 @@ async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, 
             client.send("input.text", text=TEXT[start : start + 3])
         client.send("input.done")
         messages = await client.until("session.done")
-        assert sound(messages) == b"".join(whole)
-        assert len(sound(messages)) > 48_000
+        assert audio(messages) == b"".join(whole)
+        assert len(audio(messages)) > 48_000
         assert messages[-1]["usage"]["output_tokens"] == speech.num_frames
 
 
-async def test_the_real_engine_is_heard_early_cancelled_and_left(tmp_path, monkeypatch):
+async def test_the_real_engine_starts_early_and_is_cancelled_and_left(tmp_path, monkeypatch):
     async with embedded(tmp_path, monkeypatch) as (services, client):
         client.send("session.config", voice=VOICE, seed=7)
         client.send("input.text", text="One two three")
@@ -736,6 +736,6 @@ def test_over_a_real_socket(tmp_path):
         for message in ({"type": "input.text", "text": "lo"}, {"type": "session.close"}):
             socket.send(json.dumps(message))
         rest = list(socket)
-        assert len(sound(rest)) == 4 * FRAME_BYTES
+        assert len(audio(rest)) == 4 * FRAME_BYTES
         assert json.loads(rest[-1])["type"] == "session.done"
         assert (socket.close_code, engine.live) == (1000, {})

@@ -105,7 +105,7 @@ async def test_it_says_what_the_whole_text_says(world: World, model: str, mode: 
 
 
 @pytest.mark.parametrize("model", ["whole", "english"])
-async def test_sound_comes_before_the_text_is_complete(world: World, model: str) -> None:
+async def test_audio_is_sent_before_the_text_is_complete(world: World, model: str) -> None:
     writer = await world.open(model)
     await writer.write("One two three")
     chunks = writer.chunks()
@@ -133,7 +133,7 @@ async def test_it_can_be_encoded_like_any_speech(world: World) -> None:
     assert len(content) > writer.num_frames * 1920 * 2
 
 
-async def test_an_abort_frees_the_engine_and_wakes_everybody(world: World) -> None:
+async def test_an_abort_frees_the_engine_and_wakes_all_waiters(world: World) -> None:
     writer = await world.open("whole")
     reading = asyncio.create_task(read(writer))
     await writer.write("Hello there, ")
@@ -157,7 +157,7 @@ async def test_an_abort_ends_a_reader_that_waits_for_the_first_piece(world: Worl
         await asyncio.wait_for(reading, 60)
 
 
-async def test_leaving_the_sound_ends_the_writing(world: World) -> None:
+async def test_a_reader_that_leaves_ends_the_writing(world: World) -> None:
     writer = await world.open("whole")
     await writer.write("Hello there, my friend.")
     chunks = writer.chunks()

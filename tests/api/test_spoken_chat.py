@@ -18,7 +18,7 @@ from izwi_api.schemas.spoken_chat import InputAudio
 from izwi_api.services.spoken_turns import decode_input_audio
 from tests.api.conftest import wait_for
 from tests.api.in_process import serving
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 
@@ -44,11 +44,11 @@ def create(served):
 
 def file_of(name: str, seconds: float = 0.7, rate: int = 16_000) -> str:
     encoder = stream_encoder(name, rate)
-    data = encoder.write(np.asarray(sound(seconds), np.float32)) + encoder.finish()
+    data = encoder.write(np.asarray(waveform(seconds), np.float32)) + encoder.finish()
     return base64.b64encode(data).decode()
 
 
-def hear(name: str = "wav", data: str | None = None) -> dict:
+def input_audio(name: str = "wav", data: str | None = None) -> dict:
     return {
         "type": "input_audio",
         "input_audio": {"data": file_of(name) if data is None else data, "format": name},
@@ -64,7 +64,7 @@ TEXT = {"type": "text", "text": "What is this?"}
 
 # -- answers ---------------------------------------------------------------------------------
 def test_an_answer_aloud(create):
-    answer = create(messages=[user(TEXT, hear())], audio=PCM, **ALOUD)
+    answer = create(messages=[user(TEXT, input_audio())], audio=PCM, **ALOUD)
     (choice,) = answer.choices
     assert choice.finish_reason == "length"
     assert choice.message.content is None
@@ -94,7 +94,7 @@ def test_the_file_has_the_format_that_was_asked_for(create, name):
 
 
 def test_a_stream_says_what_the_whole_says(create):
-    ask = {"messages": [user(TEXT, hear("mp3"))], "audio": PCM, **ALOUD}
+    ask = {"messages": [user(TEXT, input_audio("mp3"))], "audio": PCM, **ALOUD}
     whole = create(**ask).choices[0].message.audio
     chunks = list(create(stream=True, stream_options={"include_usage": True}, **ask))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
@@ -114,7 +114,7 @@ def test_a_stream_says_what_the_whole_says(create):
 
 
 def test_the_next_turn_names_the_answer_by_its_id(create, served):
-    first = user(TEXT, hear())
+    first = user(TEXT, input_audio())
     said = create(messages=[first], audio=PCM, **ALOUD).choices[0].message
     before = served[1].engine.load["s2s"]["prefix_positions_hit"]
     given = {"role": "assistant", "audio": {"id": said.audio.id}}
@@ -129,18 +129,20 @@ def test_the_next_turn_names_the_answer_by_its_id(create, served):
     assert other.usage.prompt_tokens < again.usage.prompt_tokens
 
 
-def test_a_sound_may_be_answered_in_text(create):
-    answer = create(model="s2s", messages=[user(hear())], max_tokens=12, temperature=0.0)
+def test_audio_may_be_answered_in_text(create):
+    answer = create(model="s2s", messages=[user(input_audio())], max_tokens=12, temperature=0.0)
     (choice,) = answer.choices
     assert choice.message.content
     assert choice.message.audio is None
     assert answer.usage.completion_tokens <= 12
-    pieces = create(model="s2s", messages=[user(hear())], max_tokens=12, temperature=0, stream=True)
+    pieces = create(
+        model="s2s", messages=[user(input_audio())], max_tokens=12, temperature=0, stream=True
+    )
     text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
     assert text == choice.message.content
 
 
-def test_sampling_is_of_text_and_sound_apart(create):
+def test_text_and_audio_have_their_own_sampling(create):
     def ask(**more):
         answer = create(messages=[user(TEXT)], audio=PCM, **{**SHORT, **more})
         return answer.choices[0].message.audio
@@ -170,7 +172,7 @@ def test_disconnect_frees_the_engine(create, served):
     wait_for(lambda: served[1].engine.load["s2s"]["running"] == 0)
 
 
-async def test_sound_is_resampled_as_the_model_heard_it_in_training(served):
+async def test_audio_is_resampled_as_in_the_models_training(served):
     data = file_of("wav", 0.5, 44_100)
     audio = InputAudio(data=data, format="wav")
     own = decode_audio(base64.b64decode(data), 44_100)
@@ -193,12 +195,12 @@ MP3 = file_of("mp3")
         ({"audio": {"voice": 5, "format": "wav"}}, 400, "'audio'"),
         ({"modalities": ["audio", "smell"]}, 400, "modalities"),
         ({"messages": []}, 400, "messages"),
-        ({"messages": [user(hear(data="%%%"))]}, 400, "base64"),
-        ({"messages": [user(hear(data=""))]}, 400, "'messages'"),
-        ({"messages": [user(hear("wav", MP3))]}, 400, "not wav audio"),
-        ({"messages": [user(hear("mp3", file_of("wav")))]}, 400, "not mp3 audio"),
-        ({"messages": [user(hear(data=file_of("wav", 0.005)))]}, 400, "160"),
-        ({"messages": [user(hear(data=file_of("wav", 150.0)))]}, 413, "too long"),
+        ({"messages": [user(input_audio(data="%%%"))]}, 400, "base64"),
+        ({"messages": [user(input_audio(data=""))]}, 400, "'messages'"),
+        ({"messages": [user(input_audio("wav", MP3))]}, 400, "not wav audio"),
+        ({"messages": [user(input_audio("mp3", file_of("wav")))]}, 400, "not mp3 audio"),
+        ({"messages": [user(input_audio(data=file_of("wav", 0.005)))]}, 400, "160"),
+        ({"messages": [user(input_audio(data=file_of("wav", 150.0)))]}, 413, "too long"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "assistant"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "assistant"),
         ({"messages": [{"role": "user", "audio": {"id": "audio_1"}}]}, 400, "assistant"),
@@ -207,7 +209,7 @@ MP3 = file_of("mp3")
         ({"model": "nobody"}, 404, "nobody"),
         ({"n": 2}, 400, "n"),
         ({"stop": "."}, 400, "`stop` is not supported"),
-        ({"stop": ["."], "messages": [user(hear())]}, 400, "`stop` is not supported"),
+        ({"stop": ["."], "messages": [user(input_audio())]}, 400, "`stop` is not supported"),
         ({"response_format": {"type": "json_object"}}, 400, "`response_format` is not supported"),
         ({"messages": [user({"type": "text", "text": "x " * 40_000})]}, 400, "2048"),
     ],

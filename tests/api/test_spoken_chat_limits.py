@@ -18,7 +18,7 @@ from izwi_api.http.keys import digest_of
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 KEYS = {"anna": "anna-0123456789abcdef", "ben": "ben-0123456789abcdef"}
@@ -58,11 +58,11 @@ def create(sdk):
 
 
 def clip(seconds: float) -> bytes:
-    pcm = to_s16le(np.resize(np.asarray(sound(0.7), np.float32), round(16_000 * seconds)))
+    pcm = to_s16le(np.resize(np.asarray(waveform(0.7), np.float32), round(16_000 * seconds)))
     return wav_header(16_000, len(pcm)) + pcm
 
 
-def hear(content: bytes, name: str = "wav") -> dict:
+def user_audio(content: bytes, name: str = "wav") -> dict:
     audio = {"data": base64.b64encode(content).decode(), "format": name}
     return {"role": "user", "content": [{"type": "input_audio", "input_audio": audio}]}
 
@@ -70,7 +70,7 @@ def hear(content: bytes, name: str = "wav") -> dict:
 # -- length ----------------------------------------------------------------------------------
 def test_two_hundred_turns(create):
     """Half of them are spoken: each recording is encoded, equal ones once."""
-    heard, said = hear(clip(0.3)), {"role": "assistant", "content": "Yes."}
+    heard, said = user_audio(clip(0.3)), {"role": "assistant", "content": "Yes."}
     answer = create(messages=[heard, said] * 100 + [heard], **ALOUD)
     assert answer.choices[0].message.audio.data
     assert answer.usage.prompt_tokens > 200 * 5
@@ -89,20 +89,20 @@ def test_ten_thousand_tokens(create):
         assert refused.value.code == "context_length_exceeded"
 
 
-def test_a_sound_of_five_hundredths_of_a_second_is_heard(create):
-    assert create(messages=[hear(clip(0.05))], **ALOUD).choices[0].message.audio.data
+def test_audio_of_five_hundredths_of_a_second_is_accepted(create):
+    assert create(messages=[user_audio(clip(0.05))], **ALOUD).choices[0].message.audio.data
 
 
-def test_a_sound_of_five_minutes_is_refused(create):
+def test_audio_of_five_minutes_is_refused(create):
     with pytest.raises(openai.APIStatusError, match="120 s") as refused:
-        create(messages=[hear(clip(300.0))], **ALOUD)
+        create(messages=[user_audio(clip(300.0))], **ALOUD)
     assert refused.value.status_code == 413
 
 
 # -- what a file says of itself --------------------------------------------------------------
 def flac() -> bytes:
     encoder = stream_encoder("flac", 16_000)
-    return encoder.write(np.asarray(sound(0.3), np.float32)) + encoder.finish()
+    return encoder.write(np.asarray(waveform(0.3), np.float32)) + encoder.finish()
 
 
 def wav_of(rate: int, channels: int, bits: int, size: int = 4000) -> bytes:
@@ -132,7 +132,7 @@ def wav_of(rate: int, channels: int, bits: int, size: int = 4000) -> bytes:
 )
 def test_a_file_that_lies_is_refused(create, content, name):
     with pytest.raises(openai.BadRequestError) as refused:
-        create(messages=[hear(content, name)], **ALOUD)
+        create(messages=[user_audio(content, name)], **ALOUD)
     assert refused.value.param in ("messages", "file")
 
 

@@ -21,10 +21,10 @@ from izwi_api.client import Audio, Client
 from izwi_api.client.talk import spoken_turn
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import serving
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
-QUESTION = Audio(np.asarray(sound(0.7), np.float32), 16_000)
+QUESTION = Audio(np.asarray(waveform(0.7), np.float32), 16_000)
 SHORT = {"max_completion_tokens": 24, "seed": 1}
 FRAME = 1920
 
@@ -196,7 +196,7 @@ def answering(*deltas, model_task="chat", end=True):
     return app, asked
 
 
-def test_a_chat_model_is_asked_where_no_model_hears_and_speaks():
+def test_a_chat_model_is_used_if_there_is_no_speech_to_speech_model():
     app, asked = answering(
         {"role": "assistant"},
         {"content": "Well, "},

@@ -74,7 +74,7 @@ def events_of(client, **fields):
     return [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
 
 
-def sound_of(events):
+def audio_of(events):
     return b"".join(base64.b64decode(event.get("audio", "")) for event in events)
 
 
@@ -106,7 +106,7 @@ def test_words_come_as_events_in_the_time_of_what_is_delivered(client, speed):
     assert words[-1]["end"] <= len(pcm) / 2 / RATE + 0.05
 
 
-def test_what_is_aligned_is_the_sound_of_each_piece(client, world):
+def test_the_audio_of_each_piece_is_aligned(client, world):
     world.aligner.asked.clear()
     events_of(client, speed=2.0, language="english")
     asked = world.aligner.asked
@@ -145,7 +145,7 @@ def test_word_events_are_sent_on_request_only(client, world):
     ("fields", "reported"),
     [({"stream_format": "audio"}, "'sse'"), ({"stream_format": None}, "'sse'")],
 )
-def test_a_plain_sound_has_no_place_for_words(client, fields, reported):
+def test_formats_without_events_refuse_word_times(client, fields, reported):
     answer = client.post("/v1/audio/speech", json=ASK | fields)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "word_timestamps")
@@ -168,8 +168,8 @@ def test_without_an_aligner_it_is_said_what_is_missing(client, server):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), TooLarge("too long")])
-def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypatch, error):
-    whole = sound_of(events_of(client, word_timestamps=False))
+def test_an_alignment_that_fails_does_not_change_the_audio(client, world, monkeypatch, error):
+    whole = audio_of(events_of(client, word_timestamps=False))
     right = world.aligner.read_alignment
 
     def fail(request, classes):
@@ -179,7 +179,7 @@ def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypat
 
     monkeypatch.setattr(world.aligner, "read_alignment", fail)
     events = events_of(client)
-    assert sound_of(events) == whole
+    assert audio_of(events) == whole
     assert words_of(events) == [pytest.approx(word) for word in in_time(ASK["input"])[2:]]
 
 
@@ -238,7 +238,7 @@ def session(world, **fields):
 
 
 @pytest.mark.parametrize("stream_audio", [True, False])
-def test_a_session_has_words_beside_the_sound_of_each_sentence(world, stream_audio):
+def test_a_session_has_word_times_with_the_audio_of_each_sentence(world, stream_audio):
     fields = {"audio_encoding": "base64", "split_granularity": "sentence", "speed": 0.5}
     reported = list(session(world, **fields, stream_audio=stream_audio))
     for index, text in enumerate(("one two.", "three")):
@@ -356,14 +356,14 @@ def say(*arguments):
 
 
 def test_the_command_writes_the_words_that_a_server_times(world, tmp_path):
-    sound, words = tmp_path / "a.wav", tmp_path / "a.json"
+    audio, words = tmp_path / "a.wav", tmp_path / "a.json"
     server = f"http://127.0.0.1:{world.port}"
-    options = ("--voice", "Ann", "--out", sound, "--words", words, "--server", server)
+    options = ("--voice", "Ann", "--out", audio, "--words", words, "--server", server)
     done = say("One, two.", *options)
     assert done.exit_code == 0, done.output
     reported = json.loads(words.read_text())
     assert reported["words"] == [pytest.approx(word) for word in in_time("One, two.")]
-    assert reported["duration"] == pytest.approx(len(decode_audio(sound, RATE)) / RATE, abs=0.001)
+    assert reported["duration"] == pytest.approx(len(decode_audio(audio, RATE)) / RATE, abs=0.001)
 
 
 def test_the_command_times_words_itself(tmp_path):

@@ -28,14 +28,14 @@ def test_json(client, tone_wav):
 
 
 def test_text_srt_and_vtt(client, tone_wav):
-    sound = tone_wav(11.0)
-    answer = write(client, sound, response_format="text")
+    audio = tone_wav(11.0)
+    answer = write(client, audio, response_format="text")
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.text == " ".join(["word"] * 11)
-    srt = write(client, sound, response_format="srt").text
+    srt = write(client, audio, response_format="srt").text
     assert srt.startswith("1\n00:00:00,000 --> 00:00:10,000\nword")
     assert "\n\n2\n00:00:10,000 --> 00:00:11,000\nword\n" in srt
-    vtt = write(client, sound, response_format="vtt", prompt="a --> b").text
+    vtt = write(client, audio, response_format="vtt", prompt="a --> b").text
     assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:10.000\n")
     assert vtt.count("-->") == 2
 
@@ -81,8 +81,8 @@ def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
     """Any number of deltas per piece: with 0 the whole text arrives at its end."""
     monkeypatch.setattr(transcribe, "_DELTA_INTERVAL_S", interval_s)
     server.engine.step_s = 0.005
-    sound = tone_wav(22.0)
-    answer = write(client, sound, stream="true", response_format="verbose_json")
+    audio = tone_wav(22.0)
+    answer = write(client, audio, stream="true", response_format="verbose_json")
     events = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
     kinds = [event["type"].removeprefix("transcript.text.") for event in events]
     ends = [place for place, kind in enumerate(kinds) if kind == "segment"]
@@ -97,7 +97,7 @@ def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
         sent_text = "".join(event["delta"] for event in events[:place] if "delta" in event)
         assert sent_text == " ".join(events[end]["text"] for end in ends[: number + 1])
     assert kinds[-1] == "done"
-    whole = write(client, sound, response_format="verbose_json").json()
+    whole = write(client, audio, response_format="verbose_json").json()
     assert {key: events[-1][key] for key in whole if key != "usage"} == {
         key: value for key, value in whole.items() if key != "usage"
     }
@@ -196,22 +196,22 @@ def noise_wav(seconds, rate=16_000):
 
 def test_noise_has_no_words_and_the_model_is_not_asked(client, server):
     submitted = server.engine.num_submitted
-    sound = noise_wav(12.0)
-    assert write(client, sound).json()["text"] == ""
-    answer = write(client, sound, response_format="verbose_json").json()
+    audio = noise_wav(12.0)
+    assert write(client, audio).json()["text"] == ""
+    answer = write(client, audio, response_format="verbose_json").json()
     assert answer["text"] == ""
     assert [s["no_speech_prob"] for s in answer["segments"]] == [1.0, 1.0]
     assert [(s["start"], s["end"]) for s in answer["segments"]] == [(0.0, 10.0), (10.0, 12.0)]
-    assert write(client, sound, response_format="text").text == ""
-    events = write(client, sound, stream="true").text
+    assert write(client, audio, response_format="text").text == ""
+    events = write(client, audio, stream="true").text
     assert json.loads(events.strip().split("\n\n")[-1][6:])["text"] == ""
     assert server.engine.num_submitted == submitted
 
 
 def test_only_pieces_with_speech_are_transcribed(client, server, tone_wav):
     header = len(wav_header(16_000, 0))
-    sound = noise_wav(10.0) + tone_wav(4.0)[header:]
-    pcm = sound[header:]
+    audio = noise_wav(10.0) + tone_wav(4.0)[header:]
+    pcm = audio[header:]
     answer = write(
         client, wav_header(16_000, len(pcm)) + pcm, response_format="verbose_json"
     ).json()

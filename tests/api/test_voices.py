@@ -258,7 +258,7 @@ def test_forms_that_are_refused(services, upload, tmp_path, case):
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("file", [b"", b"no sound", b"RIFF\0\0\0\0WAVE"])
+@pytest.mark.parametrize("file", [b"", b"no audio", b"RIFF\0\0\0\0WAVE"])
 def test_clips_that_are_refused(services, upload, tmp_path, file):
     files = {"audio_sample": ("../../a.wav", file)}
     form = {"name": "me", "consent": "yes", "ref_text": "la"}

@@ -57,7 +57,7 @@ def test_a_wav_is_opened_without_a_search_for_other_codecs(
     assert max(read_bytes) < 100_000  # FFmpeg reads 32 KiB at a time; a search reads 229 KB
 
 
-def test_sound_behind_a_long_list_of_tags_is_found() -> None:
+def test_audio_after_a_long_list_of_tags_is_found() -> None:
     whole = wav_bytes(tone(1.0))
     tags = b"LIST" + struct.pack("<I", 20_000) + b"INFO" + b"ICMT" + struct.pack("<I", 19_988)
     tagged = whole[:36] + tags + b"x" * 19_988 + whole[36:]

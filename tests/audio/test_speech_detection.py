@@ -62,8 +62,8 @@ SILENT = {
 @pytest.mark.parametrize("level_db", [-50, -20, -1])
 def test_steady_sounds_hold_no_speech(kind, seconds, level_db):
     rng = np.random.default_rng(int(seconds * 10) - level_db)
-    sound = SILENT[kind](rng, int(seconds * SAMPLE_RATE)) * 10 ** (level_db / 20)
-    assert no_speech_probability(sound.astype(np.float32)) == 1.0
+    audio = SILENT[kind](rng, int(seconds * SAMPLE_RATE)) * 10 ** (level_db / 20)
+    assert no_speech_probability(audio.astype(np.float32)) == 1.0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,17 +74,17 @@ def test_voiced_syllables_are_speech_also_in_noise_and_when_quiet(seed, noise_db
     count = int(rng.uniform(0.6, 3.0) * SAMPLE_RATE)
     voice = babble_like(rng, count)
     noise = colored(rng, count, 1.0) * 10 ** (noise_db / 20) * np.abs(voice).max()
-    sound = (voice + noise) / np.abs(voice + noise).max() * 10 ** (level_db / 20)
-    assert no_speech_probability(sound.astype(np.float32)) < 0.9
+    audio = (voice + noise) / np.abs(voice + noise).max() * 10 ** (level_db / 20)
+    assert no_speech_probability(audio.astype(np.float32)) < 0.9
 
 
 def test_one_second_of_speech_is_found_at_any_place_in_a_minute_of_noise():
     rng = np.random.default_rng(5)
     for second in (0, 31, 58.5):
-        sound = 0.01 * colored(rng, 60 * SAMPLE_RATE, 1.0)
+        audio = 0.01 * colored(rng, 60 * SAMPLE_RATE, 1.0)
         start = int(second * SAMPLE_RATE)
-        sound[start : start + SAMPLE_RATE] += babble_like(rng, SAMPLE_RATE)
-        assert no_speech_probability(sound.astype(np.float32)) < 0.9
+        audio[start : start + SAMPLE_RATE] += babble_like(rng, SAMPLE_RATE)
+        assert no_speech_probability(audio.astype(np.float32)) < 0.9
 
 
 def test_a_clip_shorter_than_a_frame_and_an_empty_one_hold_none():

@@ -16,9 +16,9 @@ from izwi.audio.mel import (
 )
 from izwi.errors import InvalidAudio
 from tests.examples import examples
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 
-SAMPLES = sound(3.0)
+SAMPLES = waveform(3.0)
 
 
 def streamed(samples: np.ndarray, sizes: list[int]) -> np.ndarray:

@@ -41,7 +41,7 @@ def test_recordings_name_what_decides_the_last_bits(backend: str) -> None:
     assert f"{backend} " in known
 
 
-def test_weights_that_mlx_has_not_are_told_in_one_line() -> None:
+def test_weights_that_mlx_lacks_are_reported_in_one_line() -> None:
     backend_of("mlx")
     result = CliRunner().invoke(app, ["serve", "--device", "mlx", "--weights", "fp8"])
     assert result.exit_code == 2, result.output

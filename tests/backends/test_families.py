@@ -24,7 +24,7 @@ from tests.models.kinds import KINDS, request_of
 from tests.models.test_lfm2_engine import turn
 from tests.models.test_lfm2_mixed import LIVELY, talk
 from tests.models.tiny_aligner import write_tiny_aligner
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 from tests.ops.tables import composed
 
@@ -32,7 +32,7 @@ Outputs = dict[str, tuple[list[list[int]], np.ndarray]]
 
 
 def talks(model: Any) -> list[Request]:
-    clip = AudioContent(sound(0.6))
+    clip = AudioContent(waveform(0.6))
     return [
         talk({"s2s": model}, "talk", turn("Who is there?"), seed=1),
         talk({"s2s": model}, "heard", turn(clip), seed=2, temperature=1.0, max_new_tokens=19),
@@ -43,7 +43,7 @@ def talks(model: Any) -> list[Request]:
 def alignments(model: Any) -> list[Request]:
     said = {1.7: "and this is a test", 0.9: "a word"}
     return [
-        model.prepare_alignment(str(n), "s2s", AlignmentInput(sound(length), text, "English"))
+        model.prepare_alignment(str(n), "s2s", AlignmentInput(waveform(length), text, "English"))
         for n, (length, text) in enumerate(said.items())
     ]
 

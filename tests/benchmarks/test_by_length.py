@@ -9,33 +9,33 @@ from typing import Any
 import pytest
 import soundfile
 
-from benchmarks.by_length import Asker, drawn_text, drawn_voice
-from benchmarks.drawn_sound import drawn_sound
+from benchmarks.by_length import Asker, random_text, random_voice
+from benchmarks.random_audio import random_audio
 from izwi.audio.mel import WHISPER_RATE
 from izwi.audio.speech_detection import no_speech_probability
 
 
 def test_texts_have_their_length_and_differ() -> None:
-    texts = [drawn_text(400, seed) for seed in range(20)]
+    texts = [random_text(400, seed) for seed in range(20)]
     assert all(380 <= len(text) <= 400 for text in texts)
     assert len({text[:40] for text in texts}) == 20
 
 
 def test_voices_have_their_length_and_differ() -> None:
-    first, second = drawn_voice(1.5, 1), drawn_voice(1.5, 2)
-    sound, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
-    assert len(sound) / rate == 1.5
+    first, second = random_voice(1.5, 1), random_voice(1.5, 2)
+    audio, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
+    assert len(audio) / rate == 1.5
     assert first != second
 
 
 @pytest.mark.parametrize("seconds", [1.0, 8.0, 29.0])
-def test_sounds_have_their_length_differ_and_are_transcribed(seconds: float) -> None:
-    sounds = [drawn_sound(seconds, WHISPER_RATE, seed) for seed in range(4)]
-    assert {len(sound) for sound in sounds} == {round(seconds * WHISPER_RATE)}
-    assert len({sound.tobytes() for sound in sounds}) == 4
+def test_random_audio_has_its_length_differs_and_is_transcribed(seconds: float) -> None:
+    clips = [random_audio(seconds, WHISPER_RATE, seed) for seed in range(4)]
+    assert {len(audio) for audio in clips} == {round(seconds * WHISPER_RATE)}
+    assert len({audio.tobytes() for audio in clips}) == 4
     # without speech a server answers at once, and a benchmark would time nothing
-    assert {no_speech_probability(sound) for sound in sounds} == {0.0}
-    assert max(abs(sound).max() for sound in sounds) < 1.0
+    assert {no_speech_probability(audio) for audio in clips} == {0.0}
+    assert max(abs(audio).max() for audio in clips) < 1.0
 
 
 class _Metrics:

@@ -22,7 +22,7 @@ from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, load
 from izwi.inputs import SpeechInput, TranscriptionInput
 
 FRAME = 1920
-SILENCE, SOUND = bytes(2 * FRAME), np.full(FRAME, 9000, "<i2").tobytes()
+SILENCE, AUDIO = bytes(2 * FRAME), np.full(FRAME, 9000, "<i2").tobytes()
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,10 +57,10 @@ def speaking(parts: list[tuple[float, bytes]], asked: list[Any]) -> Handler:
     return answer
 
 
-async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
+async def test_audio_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
     asked: list[Any] = []
     # cut inside a sample; the third part comes 0.2 s after 0.08 s of audio
-    parts = [(0.05, SILENCE + SOUND[:1]), (0.05, SOUND[1:]), (0.2, SOUND)]
+    parts = [(0.05, SILENCE + AUDIO[:1]), (0.05, AUDIO[1:]), (0.2, AUDIO)]
     async with answering(speaking(parts, asked)) as client:
         played = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)
     assert asked[0]["input"] == "Hello."
@@ -72,8 +72,8 @@ async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a
     assert played.total_s >= 0.3
 
 
-async def test_sound_that_keeps_ahead_has_no_gap():
-    parts = [(0.0, SOUND * 4), (0.05, SOUND * 4), (0.05, SOUND)]
+async def test_audio_that_keeps_ahead_has_no_gap():
+    parts = [(0.0, AUDIO * 4), (0.05, AUDIO * 4), (0.05, AUDIO)]
     async with answering(speaking(parts, [])) as client:
         assert (await listen(client, "izwi-tiny-tts", 0)).gap_s == 0
 

@@ -35,9 +35,9 @@ def test_gaps_are_as_quiet_as_they_are() -> None:
     speech = harmonics(3000)
     gap = np.zeros(RATE // 2, np.float32)
     for level in (0.001, 0.01):
-        sound = np.concatenate([speech, gap + level, speech])
+        audio = np.concatenate([speech, gap + level, speech])
         expected = 20 * np.log10(level / np.sqrt(np.square(speech).mean()))
-        assert gap_level_db(sound) == pytest.approx(expected, abs=0.5)
+        assert gap_level_db(audio) == pytest.approx(expected, abs=0.5)
     assert gap_level_db(speech) > -3
 
 

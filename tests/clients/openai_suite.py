@@ -71,7 +71,7 @@ EXPECTED = (
     Refused(
         r"test_speech\.py::.*::test_method_create",
         r"JSONDecodeError|UnicodeDecodeError",
-        "the test reads back as JSON what it had put into a mock; the server sends sound",
+        "the test reads back as JSON what it had put into a mock; the server sends audio",
     ),
     Refused(
         r"test_transcriptions\.py::.*with_all_params",
@@ -102,7 +102,7 @@ EXPECTED = (
     Refused(
         r"chat/test_completions\.py::.*with_all_params_overload",
         r"400 \w+ store",
-        "asks at once for no token, tools, sound that is stored, a prediction and a web search",
+        "asks at once for no token, tools, audio that is stored, a prediction and a web search",
     ),
 )
 

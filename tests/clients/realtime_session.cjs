@@ -5,7 +5,7 @@ const { RealtimeAgent, RealtimeSession, tool } = require("@openai/agents-realtim
 
 const [url, steps] = [process.argv[2], JSON.parse(process.argv[3])];
 const heard = { called: [], errors: [], interruptions: 0, history: [] };
-const sound = [];
+const audio = [];
 const waiting = [];
 const numSeen = {};
 
@@ -25,7 +25,7 @@ const setTimer = tool({
   },
 });
 
-const numBytes = () => sound.reduce((sum, piece) => sum + piece.length, 0);
+const numBytes = () => audio.reduce((sum, piece) => sum + piece.length, 0);
 
 // Looks after each event whether what is waited for has happened.
 function look() {
@@ -64,7 +64,7 @@ async function main() {
     tools: [setTimer],
   });
   const session = new RealtimeSession(agent, { transport: "websocket", tracingDisabled: true });
-  session.on("audio", ({ data }) => sound.push(Buffer.from(data)));
+  session.on("audio", ({ data }) => audio.push(Buffer.from(data)));
   session.on("audio_interrupted", () => (heard.interruptions += 1));
   session.on("error", ({ error }) => heard.errors.push(JSON.stringify(error)));
   session.on("transport_event", ({ type }) => {
@@ -76,7 +76,7 @@ async function main() {
   for (const item of session.history.filter(({ type }) => type === "message")) {
     heard.history.push([item.role, item.content.map((c) => c.transcript ?? c.text).join("")]);
   }
-  heard.sound = Buffer.concat(sound).toString("base64");
+  heard.audio = Buffer.concat(audio).toString("base64");
   session.close();
   process.stdout.write(JSON.stringify(heard), () => process.exit());
 }

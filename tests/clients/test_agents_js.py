@@ -57,7 +57,7 @@ def test_a_spoken_question_is_transcribed_and_answered(session, heard):
     (_, asked), answered = talk["history"]
     assert "capital of france" in asked.lower()
     assert answered == ["assistant", "The capital of France is Paris."]
-    assert "paris" in heard(base64.b64decode(talk["sound"])).lower()
+    assert "paris" in heard(base64.b64decode(talk["audio"])).lower()
 
 
 def test_an_answer_takes_earlier_turns_into_account(session):
@@ -101,5 +101,5 @@ def test_an_application_interrupts_an_answer(session):
         ("until", (DONE, 2)),
     )
     assert talk["interruptions"] == 1
-    assert len(base64.b64decode(talk["sound"])) < 10 * SECOND
+    assert len(base64.b64decode(talk["audio"])) < 10 * SECOND
     assert talk["history"][-1] == ["assistant", "The capital of France is Paris."]

@@ -46,7 +46,7 @@ class Talk:
         return [event for event in self.events if event.type == kind]
 
     @property
-    def sound(self):
+    def audio(self):
         return b"".join(event.audio.data for event in self.of("audio"))
 
     @property
@@ -94,7 +94,7 @@ async def test_a_spoken_question_is_transcribed_and_answered(open_talk, said, he
     (_, asked), (role, answer) = talk.history
     assert "capital of france" in asked.lower()
     assert (role, answer) == ("assistant", "The capital of France is Paris.")
-    assert "paris" in heard(talk.sound).lower()
+    assert "paris" in heard(talk.audio).lower()
     assert talk.of("audio_end")
     assert talk.session._context_wrapper.usage.output_tokens > 0
     assert talk.of("error") == []
@@ -120,7 +120,7 @@ async def test_a_function_is_called(open_talk, said, called):
     await talk.speak(said("Please set a timer for five minutes."))
     ended = await talk.until("tool_end")
     assert (ended.tool.name, called) == ("set_timer", [300])
-    while not talk.sound:
+    while not talk.audio:
         await talk.until("agent_end")
     assert talk.history[-1] == ("assistant", "The timer is set for 5 minutes.")
     assert talk.of("error") == []
@@ -132,9 +132,9 @@ async def test_speech_over_an_answer_interrupts_it(open_talk, said):
     await talk.until_heard(2 * SECOND)
     await talk.speak(said("No, stop. What is the capital of France?"))
     await talk.until("audio_interrupted")
-    cut = len(talk.sound)
+    cut = len(talk.audio)
     await talk.until("agent_end")
-    assert len(talk.sound) == cut
+    assert len(talk.audio) == cut
     await talk.until("agent_end")
     assert talk.history[-1] == ("assistant", "The capital of France is Paris.")
     counted = next(text for role, text in talk.history if role == "assistant")
@@ -151,7 +151,7 @@ async def test_an_application_interrupts_an_answer(open_talk, interrupt_response
     await talk.until_heard(2 * SECOND)
     await talk.session.interrupt()
     await talk.until("agent_end")
-    assert len(talk.sound) < 5 * SECOND
+    assert len(talk.audio) < 5 * SECOND
     await talk.session.send_message("What is the capital of France?")
     await talk.until("agent_end")
     assert talk.history[-1] == ("assistant", "The capital of France is Paris.")

@@ -50,11 +50,11 @@ async def heard(tts, text):
     return np.concatenate(frames)
 
 
-@pytest.mark.parametrize("sound", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
-async def test_speech_arrives_as_events(speaker, base_url, sound):
+@pytest.mark.parametrize("audio", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
+async def test_speech_arrives_as_events(speaker, base_url, audio):
     """The plugin asks for `stream_format: sse`, and decodes what the events carry."""
     tts = openai.TTS(
-        model="izwi-tiny-tts", voice="ash", response_format=sound, base_url=base_url, api_key="none"
+        model="izwi-tiny-tts", voice="ash", response_format=audio, base_url=base_url, api_key="none"
     )
     samples = await heard(tts, SENTENCE)
     await tts.aclose()
@@ -135,10 +135,10 @@ async def test_speech_is_transcribed_while_it_arrives(listen, spoken):
     samples, text = spoken
     detector = agents.inference.VAD(model="silero")
     silence = np.zeros(24_000, np.int16)
-    sound = np.concatenate([silence[:6000], samples, silence, silence])
+    audio = np.concatenate([silence[:6000], samples, silence, silence])
     stream = agents.stt.StreamAdapter(stt=listen(), vad=detector).stream(conn_options=NO_RETRY)
-    for at in range(0, len(sound), 480):
-        part = sound[at : at + 480]
+    for at in range(0, len(audio), 480):
+        part = audio[at : at + 480]
         stream.push_frame(rtc.AudioFrame(part.tobytes(), 24_000, 1, len(part)))
     stream.end_input()
     events = [event async for event in stream]
@@ -161,11 +161,11 @@ async def test_text_is_spoken_while_it_is_written(speaker):
 async def test_a_realtime_session_transcribes(listen, spoken):
     """Their streaming transcriber is a transcription session of /v1/realtime."""
     samples, text = spoken
-    sound = np.concatenate([samples, np.zeros(24_000, np.int16)])
+    audio = np.concatenate([samples, np.zeros(24_000, np.int16)])
     async with agents.utils.http_context.open():
         stream = listen(use_realtime=True).stream(conn_options=NO_RETRY)
-        for start in range(0, len(sound), 2400):
-            piece = sound[start : start + 2400]
+        for start in range(0, len(audio), 2400):
+            piece = audio[start : start + 2400]
             stream.push_frame(rtc.AudioFrame(piece.tobytes(), 24_000, 1, len(piece)))
         event = await anext(stream)
         while event.type != FINAL:

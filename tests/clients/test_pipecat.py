@@ -57,8 +57,8 @@ async def run(service, frames):
 
 async def said(service, text):
     down, up = await run(service, [TTSSpeakFrame(text)])
-    sound = b"".join(frame.audio for frame in of_kind(down, TTSAudioRawFrame))
-    return np.frombuffer(sound, np.int16), down, up
+    audio = b"".join(frame.audio for frame in of_kind(down, TTSAudioRawFrame))
+    return np.frombuffer(audio, np.int16), down, up
 
 
 async def heard(service, samples):

@@ -135,7 +135,7 @@ class Talk(Running):
         return "".join(f.text for f in self.frames[before:] if isinstance(f, LLMTextFrame))
 
     @property
-    def sound(self):
+    def audio(self):
         return b"".join(f.audio for f in self.frames if isinstance(f, TTSAudioRawFrame))
 
 
@@ -144,7 +144,7 @@ async def test_a_spoken_question_is_transcribed_and_answered(live_url, said, hea
         await talk.speak(said("What is the capital of France?"))
         assert "capital of france" in (await talk.until(TranscriptionFrame)).text.lower()
         assert await talk.answer() == "The capital of France is Paris."
-    assert "paris" in heard(talk.sound).lower()
+    assert "paris" in heard(talk.audio).lower()
     assert [m["role"] for m in talk.context.messages] == ["user", "assistant"]
 
 
@@ -153,7 +153,7 @@ async def test_text_is_answered(live_url, heard):
     async with Talk(live_url, asked) as talk:
         await talk.send(LLMRunFrame())
         assert await talk.answer() == "The capital of France is Paris."
-    assert "paris" in heard(talk.sound).lower()
+    assert "paris" in heard(talk.audio).lower()
 
 
 async def test_a_function_is_called(live_url):
@@ -169,9 +169,9 @@ async def test_speech_over_an_answer_interrupts_it(live_url, said):
         await talk.until_heard(2 * SECOND)
         await talk.speak(said("No, stop. What is the capital of France?"))
         await talk.until(InterruptionFrame)
-        cut = len(talk.sound)
+        cut = len(talk.audio)
         await talk.until(TranscriptionFrame)
-        assert len(talk.sound) == cut
+        assert len(talk.audio) == cut
         assert (await talk.answer()).endswith("The capital of France is Paris.")
 
 
@@ -181,7 +181,7 @@ async def test_an_application_interrupts_an_answer(live_url, said):
         await talk.until_heard(2 * SECOND)
         await talk.send(InterruptionFrame())
         await talk.until(LLMFullResponseEndFrame)
-        assert len(talk.sound) < 5 * SECOND
+        assert len(talk.audio) < 5 * SECOND
         await talk.speak(said("What is the capital of France?"))
         await talk.until(TranscriptionFrame)
         assert (await talk.answer()).endswith("The capital of France is Paris.")

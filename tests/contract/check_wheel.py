@@ -25,11 +25,11 @@ def main() -> None:
         assert importlib.util.find_spec(room) is None, f"{room} was installed as a package"
     assert "serve" in izwi("--help")
     with tempfile.TemporaryDirectory() as folder:
-        sound = str(Path(folder) / "said.wav")
-        izwi("say", "The house is near the river.", "--out", sound, "--seed", "1")
-        heard = json.loads(izwi("transcribe", sound, "--json"))
+        said = str(Path(folder) / "said.wav")
+        izwi("say", "The house is near the river.", "--out", said, "--seed", "1")
+        heard = json.loads(izwi("transcribe", said, "--json"))
         assert heard["text"].strip(), "said nothing that could be transcribed"
-        timed = izwi("align", sound, "--text", heard["text"]).splitlines()
+        timed = izwi("align", said, "--text", heard["text"]).splitlines()
     assert izwi("chat", "What is 12 times 7?") == "12 times 7 is 84.\n"
     assert {"text", "language", "token_ids"} <= set(heard)
     assert len(timed) == len(heard["text"].split()), "not every word has its times"

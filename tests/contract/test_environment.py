@@ -59,7 +59,7 @@ def test_zero_is_taken_where_the_table_says_so() -> None:
 
 
 def test_access_is_read_without_the_rest() -> None:
-    assert read_access({"IZWI_API_KEYS": "keys.toml", "IZWI_MAX_AUDIO_S": "x"}).asks_for_key
+    assert read_access({"IZWI_API_KEYS": "keys.toml", "IZWI_MAX_AUDIO_S": "x"}).requires_key
 
 
 def test_the_page_is_the_table() -> None:

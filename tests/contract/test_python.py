@@ -10,7 +10,7 @@ import numpy as np
 
 from izwi_api.client import Audio
 from tests.api.served import served
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
@@ -48,7 +48,7 @@ def test_chat(run_script: RunScript, tmp_path: Path) -> None:
 def test_talk(run_script: RunScript, tmp_path: Path) -> None:
     (example,) = [block for block in BLOCKS if "LFM2-Audio" in block]
     folder = write_tiny_lfm2_audio(tmp_path / "LFM2-Audio-1.5B", loudness=CALM)
-    samples = np.asarray(sound(0.7), np.float32)
+    samples = np.asarray(waveform(0.7), np.float32)
     Audio(samples, 16_000).save(tmp_path / "question.wav")
     imported = "from izwi_api.client import Client\n"
     short = example.replace("LiquidAI/LFM2-Audio-1.5B", str(folder)).replace(

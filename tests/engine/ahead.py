@@ -101,6 +101,6 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
 
     with (
         patch.object(Runner, "launch", launch),
-        patch.object(Runner, "works_beside", PropertyMock(return_value=True)),
+        patch.object(Runner, "codec_overlaps", PropertyMock(return_value=True)),
     ):
         yield counts

@@ -48,19 +48,19 @@ class Heard:
         self.logged += zip(tracks, entries, strict=True)
         if chunk.pcm is not None:
             self.pcm += chunk.pcm.tolist()
-        self.kinds.append("sound" if chunk.pcm is not None else "text")
+        self.kinds.append("audio" if chunk.pcm is not None else "text")
         self.chunks.append(chunk)
         self.reason, self.error = chunk.reason, chunk.error
 
     @property
     def log(self) -> Log:
         """The log from which another engine resumes."""
-        sounds = [chunk.pcm for chunk in self.chunks if chunk.pcm is not None]
+        clips = [chunk.pcm for chunk in self.chunks if chunk.pcm is not None]
         entries = [chunk.entries for chunk in self.chunks if len(chunk.entries)]
         nothing = np.zeros((0, 3), np.int64)
         return Log(
             np.concatenate(entries) if entries else nothing,
-            chunk_samples=tuple(map(len, sounds)),
+            chunk_samples=tuple(map(len, clips)),
         )
 
 

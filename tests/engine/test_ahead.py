@@ -16,7 +16,7 @@ from tests.engine.toy import toy_request
 from tests.engine.world import SPEECH, STEP_S, World, alone, run
 
 
-def test_everybody_gets_the_same_in_as_many_steps_and_one() -> None:
+def test_every_request_gets_the_same_output_in_one_step_more() -> None:
     requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
     plain = World(max_running=5)
     logs = run(plain, requests)
@@ -163,10 +163,10 @@ def test_what_is_predicted_of_a_sequence_is_what_is_in_flight(seed: int) -> None
             for worker, sequence in world.engine._live.values():
                 flying = [step for step in worker._in_flight if step.forward is not None]
                 now = sequence.pending.epoch
-                sounds = [x for step in flying for x in step._sounds if x[:2] == (sequence, now)]
+                vocoded = [x for step in flying for x in step._vocoded if x[:2] == (sequence, now)]
                 pending = sequence.pending
-                assert pending.frames == sum(frames for _, _, frames in sounds)
-                assert pending.chunks == len(sounds)
+                assert pending.frames == sum(frames for _, _, frames in vocoded)
+                assert pending.chunks == len(vocoded)
         for i in range(5):
             world.engine.resume(str(i))
         world.run()

@@ -76,7 +76,9 @@ async def test_a_reader_that_leaves_frees_its_place_within_two_steps(open_engine
     await engine.stop()
 
 
-async def test_a_reader_that_stalls_is_held_and_loses_nothing(open_engine: Open) -> None:
+async def test_a_stalled_reader_causes_backpressure_and_loses_nothing(
+    open_engine: Open,
+) -> None:
     engine = await open_engine(max_backlog=6)
     stream = engine.submit(toy_request("a", 5, seed=4, frames=60))
     other = engine.submit(toy_request("b", 5, seed=4, frames=60))

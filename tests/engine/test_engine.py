@@ -22,7 +22,7 @@ from tests.engine.world import SPEECH, World, alone, run, toys
 from tests.engine.world import Log as Received
 
 
-def test_every_frame_becomes_sound_in_ramped_chunks() -> None:
+def test_every_frame_becomes_audio_in_ramped_chunks() -> None:
     log = alone(toy_request("a", 7, seed=4, frames=40))
     assert len(log.pcm) == len(log.entries) * SPEECH.frame_samples
     assert log.chunks[: min(4, len(log.chunks) - 1)] == [1, 2, 4, 8][: len(log.chunks) - 1]
@@ -99,7 +99,7 @@ def test_abort_frees_everything_at_once() -> None:
 
 
 @each_backend
-def test_streams_that_still_owe_sound_keep_their_rows_from_new_requests(backend: str) -> None:
+def test_streams_with_audio_still_to_make_keep_their_rows(backend: str) -> None:
     requests = [toy_request(str(i), 4, seed=i, frames=6 + i % 3) for i in range(12)]
     logs = run(World(max_running=4, max_step_vocodes=1, backend=backend), requests)
     for request in requests:
@@ -158,7 +158,7 @@ def test_a_full_queue_and_a_too_long_prompt_are_refused_at_once() -> None:
         World(pages=3).submit(toy_request("d", 12, seed=1, frames=5))
 
 
-def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() -> None:
+def test_a_log_that_ends_at_the_limit_gives_its_remaining_audio_and_ends() -> None:
     """Its last entry is drawn again; it is the same, and was delivered already."""
     request = replace(toy_request("a", 5, seed=3, frames=20), stop_ids=())
     whole = alone(request)
@@ -177,9 +177,9 @@ def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() ->
         assert received.entries == whole.entries[known:]
 
 
-def test_a_runner_without_graphs_does_nothing_beside_and_learns_what_rebuilding_costs() -> None:
+def test_a_runner_without_graphs_overlaps_nothing_and_learns_what_rebuilding_costs() -> None:
     runner = World().engine._workers["toy"].runner
-    assert runner.works_beside is False
+    assert runner.codec_overlaps is False
     before = runner.store.costs.rebuild_s_per_position
     runner.learn(StepCost())
     assert runner.store.costs.rebuild_s_per_position == before, "nothing was measured"

@@ -137,7 +137,7 @@ class Failing:
     def run(self, asked: Sequence[Request]) -> None:
         self.loop.run([(0.0, request) for request in asked])
 
-    def sound(self, name: str) -> list[float]:
+    def audio(self, name: str) -> list[float]:
         return [x for c in self.chunks[name] if c.pcm is not None for x in c.pcm.tolist()]
 
     def entries(self, name: str) -> list[list[int]]:
@@ -151,28 +151,28 @@ def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]
         alone = Failing(recorded)
         alone.run([request])
         found[request.request_id] = (
-            alone.sound(request.request_id),
+            alone.audio(request.request_id),
             alone.entries(request.request_id),
         )
     return found
 
 
 def check_so_far(ran: Failing, recorded: bool) -> None:
-    for name, (sound, entries) in undisturbed(recorded).items():
+    for name, (audio, entries) in undisturbed(recorded).items():
         if name in ran.chunks:
-            got = ran.sound(name)
-            assert got == sound[: len(got)], f"wrong sound for {name}"
+            got = ran.audio(name)
+            assert got == audio[: len(got)], f"wrong audio for {name}"
             assert ran.entries(name) == entries[: len(ran.entries(name))]
 
 
 def check(ran: Failing, recorded: bool) -> None:
     check_so_far(ran, recorded)
-    for name, (sound, entries) in undisturbed(recorded).items():
-        got, last = ran.sound(name), ran.chunks[name][-1]
+    for name, (audio, entries) in undisturbed(recorded).items():
+        got, last = ran.audio(name), ran.chunks[name][-1]
         if last.reason is Reason.ERROR:
             assert isinstance(last.error, MemoryError)
         else:
-            assert (got, ran.entries(name)) == (sound, entries)
+            assert (got, ran.entries(name)) == (audio, entries)
 
 
 def test_every_point_is_there() -> None:
@@ -194,7 +194,7 @@ def test_every_point_is_there() -> None:
     mode=st.sampled_from(["plain", "ahead", "recorded"]),
     rows=st.sampled_from([2, 5]),
 )
-def test_right_sound_or_an_error(
+def test_right_audio_or_an_error(
     point: tuple[object, str], calls: frozenset[int], after: bool, mode: str, rows: int
 ) -> None:
     recorded = mode == "recorded"
@@ -237,7 +237,7 @@ def test_right_sound_or_an_error(
     ],
     ids=lambda point: point[1],
 )
-def test_right_sound_or_an_error_on_a_gpu(point: tuple[object, str], after: bool) -> None:
+def test_right_audio_or_an_error_on_a_gpu(point: tuple[object, str], after: bool) -> None:
     """Recorded: the state is advanced by a replay that the host has not waited for."""
     whole = Failing(True, device="cuda")
     whole.run(requests())
@@ -247,10 +247,10 @@ def test_right_sound_or_an_error_on_a_gpu(point: tuple[object, str], after: bool
             ran.run(requests())
         for request in requests():
             name = request.request_id
-            got, right = ran.sound(name), whole.sound(name)
-            assert got == right[: len(got)], f"wrong sound for {name}, call {call}"
+            got, right = ran.audio(name), whole.audio(name)
+            assert got == right[: len(got)], f"wrong audio for {name}, call {call}"
             failed = ran.chunks[name][-1].reason is Reason.ERROR
             assert failed or len(got) == len(right)
         ran.chunks.clear()
         ran.run(requests())
-        assert all(ran.sound(r.request_id) == whole.sound(r.request_id) for r in requests())
+        assert all(ran.audio(r.request_id) == whole.audio(r.request_id) for r in requests())

@@ -61,11 +61,11 @@ def test_the_last_entry_of_the_tracks_is_the_last() -> None:
         assert sequence.tracks.in_flight == [0]
 
 
-def test_sound_is_predicted_if_its_frames_are_there_by_then() -> None:
+def test_audio_is_predicted_if_its_frames_will_exist() -> None:
     whole, short, ended = (sequence_of(3, arrival) for arrival in range(3))
     ended.status.ended = True
     for sequence in (whole, short, ended):
-        sequence.sound.num_vocoded = 1
+        sequence.audio.num_vocoded = 1
     step = predicted(Row(whole, 6, 7), vocode=((whole, 3), (short, 3), (ended, 3)))
     assert (whole.pending.frames, whole.pending.chunks) == (3, 1)
     assert (short.pending.frames, short.pending.chunks) == (0, 0)
@@ -75,7 +75,7 @@ def test_sound_is_predicted_if_its_frames_are_there_by_then() -> None:
         assert sequence.pending == Pending()
 
 
-def test_frames_that_are_in_flight_make_no_sound_twice() -> None:
+def test_frames_that_are_in_flight_are_not_vocoded_twice() -> None:
     sequence = sequence_of(5)
     sequence.pending.frames = 3
     predicted(vocode=((sequence, 3),))

@@ -36,7 +36,7 @@ def only(device: Device) -> Sequence:
     return sequence
 
 
-def test_frames_leave_with_their_sound_and_text_at_once() -> None:
+def test_frames_are_delivered_with_their_audio_and_text_at_once() -> None:
     spoken = device_of(0.1, (1,), (2,), (3,), chunk_ramp=(2,))
     assert spoken.step(0.0) == []
     (chunk,) = spoken.step(1.0)
@@ -70,7 +70,7 @@ def test_a_clock_counts_the_frames_that_were_delivered(
     assert reported == frames
 
 
-def test_sound_is_due_with_its_frames_unless_its_stream_has_failed() -> None:
+def test_audio_is_due_with_its_frames_unless_its_stream_has_failed() -> None:
     device = device_of(0.1, (1,), (2,), (3,), chunk_ramp=(4,))
     for number in range(2):
         device.step(float(number))

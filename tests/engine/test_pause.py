@@ -44,7 +44,7 @@ def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     world.clock.now_s += TEN_MINUTES_S
     world.step()
     assert len(world.logs["a"].pcm) == heard, "a paused request went on"
-    assert sequence_of(world, "a").sound.state_row is None, "nothing was evicted"
+    assert sequence_of(world, "a").audio.state_row is None, "nothing was evicted"
     load = world.engine.load["toy"]
     assert (load["pages_demoted"] > 0) == (host_bytes > 0)
     world.engine.resume("a")
@@ -75,7 +75,7 @@ def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(
             world.submit(spoken(f"b{i}", 6, seed=20 + i, frames=9))
         for _ in range(60):
             world.step()
-        assert (sequence_of(world, request.request_id).sound.state_row is None) == bool(others)
+        assert (sequence_of(world, request.request_id).audio.state_row is None) == bool(others)
         world.engine.resume(request.request_id)
         world.run()
         worlds.append(world)
@@ -101,7 +101,7 @@ def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
     world.step()
     reused = sequence_of(world, "a").kv.num_reused
     assert before - world.config.page_size <= reused < before
-    assert sequence_of(world, "a").sound.state_row is not None
+    assert sequence_of(world, "a").audio.state_row is not None
     world.run()
     assert world.logs["a"].pcm == alone(request).pcm
 
@@ -127,7 +127,7 @@ def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
     assert (load["pauses"], load["resumes"]) == (1, 1)
 
 
-def test_one_that_only_owes_sound_can_be_paused_too() -> None:
+def test_a_sequence_with_only_audio_left_can_be_paused_too() -> None:
     request = spoken("a", 6, seed=3, frames=30)
     world = World(chunk_ramp=(2,), max_step_vocodes=1, policy="fcfs")
     for i in range(3):  # their audio comes first, and there is not enough time for all

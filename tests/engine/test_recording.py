@@ -284,7 +284,7 @@ def here(differences: list[Difference], lines: list[Line], backend: TorchBackend
     return [
         difference
         for difference in differences
-        if difference.what != "sound" or lines[difference.line - 1].platform == platform
+        if difference.what != "audio" or lines[difference.line - 1].platform == platform
     ]
 
 
@@ -337,7 +337,7 @@ def tight_bytes(world, num_positions: int) -> int:
         (lambda line: {"request": msgspec.structs.replace(line.request, seed=1)}, "request"),
         (lambda line: {"ask": msgspec.structs.replace(line.ask, voice="nobody")}, "request"),
         (lambda line: {"ask": msgspec.structs.replace(line.ask, text="A bird.")}, "request"),
-        (lambda _: {"pcm_sha256": "0" * 64}, "sound"),
+        (lambda _: {"pcm_sha256": "0" * 64}, "audio"),
     ],
 )
 def test_a_change_is_found_and_named(world, change, what: str) -> None:

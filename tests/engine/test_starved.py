@@ -18,7 +18,7 @@ def starving(name: str, seed: int) -> Request:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_short_request_is_served_beside_any_number_of_starved_streams(policy: str) -> None:
+def test_a_short_request_is_served_with_any_number_of_starved_streams(policy: str) -> None:
     world = World(max_running=4, policy=policy, max_wait_s=1e6)
     for number in range(14):
         world.submit(starving(f"starved-{number}", number))

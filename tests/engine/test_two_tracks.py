@@ -39,7 +39,7 @@ def same(found, expected) -> None:
     assert found.reason is expected.reason
 
 
-def test_tracks_alternate_and_frames_alone_are_sound() -> None:
+def test_tracks_alternate_and_only_frames_become_audio() -> None:
     request = replace(talk_request("a", 9, SEED, 90), stop_ids=())
     heard = alone(request)
     assert len(heard.logged) == 90 or heard.reason is Reason.STOP
@@ -61,9 +61,9 @@ def test_a_chunk_tells_the_tracks_of_its_entries() -> None:
     assert frames == [list(ids) for track, ids in heard.logged if track == FRAMES]
 
 
-def test_text_leaves_at_once_and_the_first_sound_before_the_second_text() -> None:
+def test_text_is_sent_at_once_and_the_first_audio_before_the_second_text() -> None:
     heard = alone(replace(talk_request("a", 9, SEED, 60), stop_ids=()))
-    first = heard.kinds.index("sound")
+    first = heard.kinds.index("audio")
     before = [t for chunk in heard.chunks[: first + 1] for t in chunk.tracks.tolist()]
     assert before == [TEXT] * before.count(TEXT) + [FRAMES], "one block of text, one frame"
     assert heard.kinds[:first] == ["text"] * before.count(TEXT), "one token a chunk"
@@ -124,7 +124,7 @@ def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
     assert places == {0, 1, 2, 3}, "the row that runs again stands anywhere in its page"
 
 
-def test_a_log_that_is_complete_but_for_its_last_sound_ends_by_itself() -> None:
+def test_a_log_that_lacks_only_its_last_audio_ends_by_itself() -> None:
     """The engine died after the last entry was delivered, and before its audio was made."""
     ended = (talk_request("a", 6, seed, 80) for seed in range(60))
     request = next(r for r in ended if alone(r).logged[-1] == (FRAMES, (AUDIO_END,) * 3))
@@ -164,14 +164,14 @@ ACTIONS = ("step", "pause", "resume", "crash", "neighbour", "again")
 
 @examples(25)
 @given(data=st.data())
-def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject) -> None:
+def test_whatever_happens_the_log_and_the_audio_are_the_same(data: st.DataObject) -> None:
     live_through(data, "torch")
 
 
 @needs_mlx
 @examples(8)
 @given(data=st.data())
-def test_on_mlx_too_the_log_and_the_sound_are_the_same(data: st.DataObject) -> None:
+def test_on_mlx_too_the_log_and_the_audio_are_the_same(data: st.DataObject) -> None:
     live_through(data, "mlx")
 
 
@@ -228,7 +228,7 @@ def live_through(data: st.DataObject, backend: str) -> None:
 
 
 @pytest.mark.parametrize("num_steps", range(6, 13))
-def test_sound_that_lags_is_delivered_once_when_its_last_entry_is_drawn_again(
+def test_audio_that_lags_is_delivered_once_when_its_last_entry_is_drawn_again(
     num_steps: int,
 ) -> None:
     """The last entry is a frame: a part of its audio leaves two steps before the rest."""
@@ -258,7 +258,7 @@ def crashed(world: TalkWorld, requests: list) -> TalkWorld:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sound_that_lags_is_the_one_shot_decode(seed: int) -> None:
+def test_audio_that_lags_equals_the_one_shot_decode(seed: int) -> None:
     """Its first samples are dropped, and its last come although no frame follows."""
     heard = alone(replace(talk_request("a", 9, seed, 60), stop_ids=()))
     frames = [ids for track, ids in heard.logged if track == FRAMES and ids[0] != AUDIO_END]
@@ -270,7 +270,7 @@ def test_sound_that_lags_is_the_one_shot_decode(seed: int) -> None:
     assert lengths[0] == SumCodec.frame_samples - SumCodec.lookahead_samples
 
 
-def test_an_answer_of_text_alone_has_no_sound() -> None:
+def test_an_answer_of_text_alone_has_no_audio() -> None:
     request = replace(talk_request("a", 9, SEED, NUM_TEXT), stop_ids=())
     heard = alone(request)
     assert [track for track, _ in heard.logged] == [TEXT] * NUM_TEXT

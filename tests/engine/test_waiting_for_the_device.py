@@ -198,9 +198,9 @@ def test_a_step_is_priced_by_all_that_it_waited_for(ahead: bool) -> None:
             timed.world.take(timed.world.engine.step())
     encoding = [s for work, s in learnt if work.encodes]
     assert encoding == [pytest.approx(ENCODE_S + STEP_S, abs=0.0011)]
-    sounding = [s for work, s in learnt[5:] if work.vocode_calls and not work.encodes]
-    assert len(sounding) > 2
-    for seconds in sounding:
+    vocoded = [s for work, s in learnt[5:] if work.vocode_calls and not work.encodes]
+    assert len(vocoded) > 2
+    for seconds in vocoded:
         assert seconds == pytest.approx(STEP_S if ahead else STEP_S + 0.001)
 
 

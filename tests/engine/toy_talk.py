@@ -61,13 +61,13 @@ class SumCodec:
         return None
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        assert (codes[..., 0] != AUDIO_END).all(), "the end of audio is no sound"
-        is_sound = self.ops.cast(codes[..., 0] != END)
-        is_sound = self.ops.stack([is_sound] * self.frame_samples, -1).reshape(len(codes), -1)
+        assert (codes[..., 0] != AUDIO_END).all(), "the end of audio is not decoded"
+        is_audio = self.ops.cast(codes[..., 0] != END)
+        is_audio = self.ops.stack([is_audio] * self.frame_samples, -1).reshape(len(codes), -1)
         total = state["sum"] + summed(self.ops, codes, self.frame_samples)
-        waves = self.ops.concat([state["last"], self.ops.sin(total) * is_sound], 1)
-        sound = waves[:, : -self.lookahead_samples] + 0.5 * waves[:, self.lookahead_samples :]
-        return sound / 2, {"sum": total[:, -1:], "last": waves[:, -self.lookahead_samples :]}
+        waves = self.ops.concat([state["last"], self.ops.sin(total) * is_audio], 1)
+        audio = waves[:, : -self.lookahead_samples] + 0.5 * waves[:, self.lookahead_samples :]
+        return audio / 2, {"sum": total[:, -1:], "last": waves[:, -self.lookahead_samples :]}
 
 
 class ToyTalk:

@@ -37,7 +37,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from tests.golden.make_asr import hide_torchaudio, reference_processor, with_windows  # noqa: E402
 from tests.models.tiny_aligner import TINY, seeded_weights  # noqa: E402
-from tests.models.tiny_asr import sound  # noqa: E402
+from tests.models.tiny_asr import waveform  # noqa: E402
 
 LOGIT_STEP = 13
 LONG = (
@@ -131,7 +131,7 @@ def aligned(
     aligner: Any, seconds: float, language: str, text: str
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Facts of one case and its logits at the marks (marks, classes)."""
-    heard = sound(seconds)
+    heard = waveform(seconds)
     _, asked = aligner.aligner_processor.encode_timestamp(text, language)
     inputs = aligner.processor(text=[asked], audio=[heard], return_tensors="pt", padding=True)
     ids = inputs["input_ids"][0]

@@ -14,8 +14,8 @@ forgets is put in here, and asr_native.npz comes from code that has the windows 
 
 asr.npz holds (float32 unless said):
 
-    features_{s}       every FEATURE_STEP-th value of the features (128, frames) of sound(s)
-    encoded_{s}        (tokens, 48), of sound(s)
+    features_{s}       every FEATURE_STEP-th value of the features (128, frames) of waveform(s)
+    encoded_{s}        (tokens, 48), of waveform(s)
     cases              JSON, one object per case: seconds, context, language, prompt (ids), greedy
                        (ids), margin (smallest distance of the best two logits), answer
                        [language, text]
@@ -46,7 +46,15 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from tests.models.tiny_asr import GAINS, PREPROCESSOR, SEED, SPECIALS, TINY, sound, write_tokenizer  # noqa: E402
+from tests.models.tiny_asr import (  # noqa: E402
+    GAINS,
+    PREPROCESSOR,
+    SEED,
+    SPECIALS,
+    TINY,
+    waveform,
+    write_tokenizer,
+)
 from tests.random_weights import random_weights  # noqa: E402
 
 FEATURE_SECONDS = (0.35, 3.2, 20.0)
@@ -222,7 +230,7 @@ def reference_processor() -> Any:
 
 def extracted(processor: Any, seconds: float) -> torch.Tensor:
     """Features (128, frames)."""
-    inputs = processor(text=["<|audio_pad|>"], audio=[sound(seconds)], return_tensors="pt")
+    inputs = processor(text=["<|audio_pad|>"], audio=[waveform(seconds)], return_tensors="pt")
     features: torch.Tensor = inputs["input_features"][0]
     return features
 
@@ -232,7 +240,7 @@ def transcribed(
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Facts of one case and its teacher-forced logits (STEPS, vocabulary)."""
     text = wrapper._build_text_prompt(context, language)
-    inputs = wrapper.processor(text=[text], audio=[sound(seconds)], return_tensors="pt")
+    inputs = wrapper.processor(text=[text], audio=[waveform(seconds)], return_tensors="pt")
     stops = [SPECIALS["<|im_end|>"], SPECIALS["<|endoftext|>"]]
     wrapper.model.generation_config.eos_token_id = stops
     prompt = inputs["input_ids"][0]
@@ -250,7 +258,7 @@ def transcribed(
     assert logits.argmax(-1).tolist() == greedy.tolist()
     assert len(greedy) >= 24
     assert margin > 0.02
-    answer = wrapper.transcribe([(sound(seconds), 16000)], context=context, language=language)[0]
+    answer = wrapper.transcribe([(waveform(seconds), 16000)], context=context, language=language)[0]
     return {
         "seconds": seconds,
         "context": context,
@@ -276,7 +284,7 @@ def splits() -> list[list[Any]]:
 
     made = []
     for seconds, limit, search in ((30.0, 8.0, 1.0), (7.9, 8.0, 1.0), (61.0, 20.0, 5.0)):
-        pieces = split_audio_into_chunks(sound(seconds), 16000, limit, search_expand_sec=search)
+        pieces = split_audio_into_chunks(waveform(seconds), 16000, limit, search_expand_sec=search)
         stops = np.cumsum([len(piece) for piece, _ in pieces]).tolist()
         made.append([seconds, limit, search, stops])
     return made
@@ -342,7 +350,7 @@ def native(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
     def features(seconds: float) -> dict[str, torch.Tensor]:
         out = extractor(
-            [sound(seconds)], sampling_rate=16000, padding="longest", return_attention_mask=True
+            [waveform(seconds)], sampling_rate=16000, padding="longest", return_attention_mask=True
         )
         return {"input_features": out["input_features"], "mask": out["attention_mask"]}
 

@@ -37,7 +37,7 @@ from tests.golden.make_asr import (  # noqa: E402
     reference_processor,
     tensors,
 )
-from tests.models.tiny_asr import SPECIALS, TINY, sound  # noqa: E402
+from tests.models.tiny_asr import SPECIALS, TINY, waveform  # noqa: E402
 
 SCRIPTS: tuple[tuple[str | None, str, tuple[int, int], tuple[str, ...]], ...] = (
     (
@@ -156,7 +156,7 @@ def run(processor: Any) -> dict[str, Any]:
 
     wrapper = streaming(processor, generate)
     state = wrapper.init_streaming_state("", LANGUAGE, chunk_size_sec=CHUNK_S)
-    samples = sound(SECONDS)
+    samples = waveform(SECONDS)
     for start in range(0, len(samples), 6000):
         wrapper.streaming_transcribe(samples[start : start + 6000], state)
     wrapper.finish_streaming_transcribe(state)

@@ -10,7 +10,7 @@ onnxruntime 1.31.1 and numpy 2.4:
 The file holds (float32 unless said):
 
     {tiny,real}_config   JSON of the config.json
-    seed                 int64, of `random_weights` with GAINS and of the sounds
+    seed                 int64, of `random_weights` with GAINS and of the audio
     tiny_codes           uint8 (330, 16), frames that are decoded
     tiny_pcm             every PCM_STEP-th sample of the one-shot decode; the step has no common
                          factor with 1920, so every phase of every upsampling layer is among them
@@ -209,9 +209,9 @@ def noise(samples: int, draw: types.ModuleType) -> np.ndarray:
 
 def encode(model: Any, samples: np.ndarray) -> np.ndarray:
     """Codes (frames, 16) of one clip."""
-    sound = torch.from_numpy(samples)[None]
-    mask = torch.ones(sound.shape, dtype=torch.long)
-    return model.encode(sound, mask, return_dict=True).audio_codes[0].numpy()
+    audio = torch.from_numpy(samples)[None]
+    mask = torch.ones(audio.shape, dtype=torch.long)
+    return model.encode(audio, mask, return_dict=True).audio_codes[0].numpy()
 
 
 def latents(model: Any, samples: np.ndarray) -> np.ndarray:

@@ -123,10 +123,10 @@ def prompts() -> list[dict[str, Any]]:
                 add(chat, part)
             chat.end_turn()
         chat.new_turn("assistant")
-        sounds = sum(mel2emb_len(int(frames)) for frames in chat.audio_in_lens)
+        num_audio = sum(mel2emb_len(int(frames)) for frames in chat.audio_in_lens)
         text, frames = iter(chat.text[0].tolist()), iter(chat.audio_out.T.tolist())
         flags = [int(flag) for flag in chat.modality_flag[0]]
-        assert flags.count(2) == sounds
+        assert flags.count(2) == num_audio
         rows = [[next(text)] if f == 1 else [] if f == 2 else next(frames) for f in flags]
         made.append({"turns": turns, "rows": rows})
     return made
@@ -195,8 +195,8 @@ def case(model: Any, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         ["frames", frames.tolist()],
         ["text", rng.integers(140, 384, 6).tolist()],
     ]
-    sound = torch.from_numpy(rng.standard_normal((rows, hidden), dtype=np.float32) * 0.5)
-    x = embedded(model, prompt, sound)
+    audio = torch.from_numpy(rng.standard_normal((rows, hidden), dtype=np.float32) * 0.5)
+    x = embedded(model, prompt, audio)
     with torch.no_grad():
         states = model.lfm(inputs_embeds=x, use_cache=False).last_hidden_state[0]
         logits = torch.nn.functional.linear(states, model.lfm.embed_tokens.weight)
@@ -208,7 +208,7 @@ def case(model: Any, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "sequential": run(model, model.generate_sequential),
     }
     arrays = {
-        "audio": sound.numpy(),
+        "audio": audio.numpy(),
         "hidden": some.numpy(),
         "logits": logits[::POSITION_STEP].numpy(),
         "frame": drawn.numpy(),
@@ -216,14 +216,14 @@ def case(model: Any, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"seed": seed, "prompt": prompt, "runs": runs}, arrays
 
 
-def embedded(model: Any, prompt: list[list[Any]], sound: torch.Tensor) -> torch.Tensor:
+def embedded(model: Any, prompt: list[list[Any]], audio: torch.Tensor) -> torch.Tensor:
     """Inputs of a prompt, (1, positions, hidden)."""
     parts = []
     for kind, what in prompt:
         if kind == "text":
             parts.append(model.lfm.embed_tokens(torch.tensor(what)))
         elif kind == "audio":
-            parts.append(sound)
+            parts.append(audio)
         else:
             codes = torch.tensor(what) + model.codebook_offsets
             parts.append(model.audio_embedding(codes).sum(1))

@@ -9,12 +9,12 @@ torchaudio 2.11.0 (its files; the extension need not load) and the source of liq
 
 The file holds (float32 unless said):
 
-    seed                     int64, of `random_weights` with GAINS and of all sounds
+    seed                     int64, of `random_weights` with GAINS and of all noise
     {encoder,tiny_encoder,preprocessor,detokenizer,tiny_mimi}   JSON of the configurations
     tensors                  JSON, {part: [[name, shape], ...]} of the published layout
-    resampled_A_B            A Hz of `sound("resampled", 3000)` at B Hz
-    mel_N                    (128, frames) features of `sound(f"mel_{N}", N)` at 16 kHz
-    encoded_N                (tokens, 64) encoder and adapter, tiny, of N frames of `sound`
+    resampled_A_B            A Hz of `noise("resampled", 3000)` at B Hz
+    mel_N                    (128, frames) features of `noise(f"mel_{N}", N)` at 16 kHz
+    encoded_N                (tokens, 64) encoder and adapter, tiny, of N frames of `noise`
     real_encoded             (tokens, 2048) of REAL_FRAMES
     mimi_codes, mimi_pcm     tiny: uint8 (60, 8), every PCM_STEP-th sample of the one-shot decode
     mimi_real_codes, _pcm    int16 (3, 8) and (5760,)
@@ -222,7 +222,7 @@ def mimi(size: dict[str, Any]) -> Any:
     return model
 
 
-def sound(name: str, samples: int, draw: types.ModuleType) -> np.ndarray:
+def noise(name: str, samples: int, draw: types.ModuleType) -> np.ndarray:
     """Noise that swells, louder at low frequencies as speech is, (samples,) float32."""
     swell = np.linspace(0.2, 1.0, samples, dtype=np.float32)
     noise = draw.random_tensor(name, (samples,), SEED) * swell
@@ -235,11 +235,11 @@ def make_features(out: dict[str, Any], draw: types.ModuleType) -> None:
     from torchaudio.functional import resample
 
     for before, after in RATES:
-        heard = torch.from_numpy(sound("resampled", 3000, draw))
+        heard = torch.from_numpy(noise("resampled", 3000, draw))
         out[f"resampled_{before}_{after}"] = resample(heard[None], before, after)[0].numpy()
     front = AudioToMelSpectrogramPreprocessor(**PREPROCESSOR).eval()
     for samples in MEL_SAMPLES:
-        heard = torch.from_numpy(sound(f"mel_{samples}", samples, draw))[None]
+        heard = torch.from_numpy(noise(f"mel_{samples}", samples, draw))[None]
         out[f"mel_{samples}"] = front(heard, torch.tensor([samples]))[0][0].numpy()
 
 

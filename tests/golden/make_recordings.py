@@ -46,16 +46,16 @@ def run_alone(engine: Engine, request: Request, recorder: RequestRecorder | None
     engine.submit(request)
     if recorder:
         recorder.submitted(request)
-    sound, ended = [np.zeros(0, np.float32)], False
+    audio, ended = [np.zeros(0, np.float32)], False
     while not ended:
         for chunk in engine.step():
             assert chunk.error is None, chunk.error
             if recorder:
                 recorder.chunk(chunk)
             if chunk.pcm is not None:
-                sound.append(chunk.pcm)
+                audio.append(chunk.pcm)
             ended = ended or chunk.reason is not None
-    return np.concatenate(sound)
+    return np.concatenate(audio)
 
 
 def coarse(samples: Float32) -> Float32:
@@ -77,7 +77,7 @@ def speech_asks(registry: Registry, clip: Float32) -> list[SpeechInput]:
 
 def transcription_asks(said: Iterable[Float32]) -> list[TranscriptionInput]:
     """Speech of ours with and without a language, drawn at random, and a tone."""
-    at_16k = [coarse(soxr.resample(sound, 24_000, 16_000).astype(np.float32)) for sound in said]
+    at_16k = [coarse(soxr.resample(audio, 24_000, 16_000).astype(np.float32)) for audio in said]
     tone = coarse(0.3 * np.sin(np.arange(8_000, dtype=np.float32) * 0.1))
     return [
         TranscriptionInput(at_16k[0]),

@@ -31,12 +31,12 @@ def main() -> None:
     for number, index in enumerate(SENTENCES):
         said = espeak.utterance(lines[index], voices[index % len(voices)], {})
         assert said is not None
-        sound = soxr.resample(said.samples / 32768.0, SAMPLE_RATE, 16_000)
+        audio = soxr.resample(said.samples / 32768.0, SAMPLE_RATE, 16_000)
         made[f"text_{number}"] = np.array(lines[index])
-        made[f"sound_{number}"] = np.round(sound * 128).clip(-128, 127).astype(np.int8)
+        made[f"sound_{number}"] = np.round(audio * 128).clip(-128, 127).astype(np.int8)
         times_ms = known_times(lines[index], said.words)
         made[f"times_ms_{number}"] = np.array(times_ms, np.float32)
-        print(lines[index], len(sound) / 16_000, times_ms)
+        print(lines[index], len(audio) / 16_000, times_ms)
     np.savez_compressed(WORDS, **made)
 
 

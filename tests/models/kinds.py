@@ -12,7 +12,7 @@ from izwi.request import Request
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.models.tiny_tts import write_tiny_tts
 
@@ -41,7 +41,7 @@ def request_of(family: Family, model: Any, i: int) -> Request:
     sampled = None if i == 1 else 0
     if family is TTS:
         # clips of two buckets: the encoders are recorded, too
-        clip = ReferenceClip(sound(1.2 + 0.7 * i), TEXTS[i] if i else None)
+        clip = ReferenceClip(waveform(1.2 + 0.7 * i), TEXTS[i] if i else None)
         voice = clip if model.can_clone else None
         ask = SpeechInput(TEXTS[i], voice=voice, temperature=sampled, seed=i, max_new_tokens=40)
         return model.prepare_speech(str(i), "m", ask)
@@ -49,5 +49,5 @@ def request_of(family: Family, model: Any, i: int) -> Request:
         said = (ChatMessage(Role.USER, TEXTS[i]),)
         chat = ChatInput(said, temperature=sampled, seed=i, max_new_tokens=40)
         return model.prepare_chat(str(i), "m", chat)
-    heard = TranscriptionInput(sound(3.2 * (i + 1)), max_new_tokens=24)
+    heard = TranscriptionInput(waveform(3.2 * (i + 1)), max_new_tokens=24)
     return model.prepare_transcription(str(i), "m", heard)

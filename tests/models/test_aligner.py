@@ -29,7 +29,7 @@ from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from tests.models.test_asr import CachedContext, FullContext
 from tests.models.tiny_aligner import TINY, write_tiny_aligner
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "aligner.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
@@ -63,7 +63,7 @@ def nagisa(monkeypatch) -> None:
 
 
 def request_of(model: Qwen3Aligner, case: dict[str, Any], name: str = "r") -> Request:
-    ask = AlignmentInput(sound(case["seconds"]), case["text"], case["language"])
+    ask = AlignmentInput(waveform(case["seconds"]), case["text"], case["language"])
     return model.prepare_alignment(name, "tiny", ask)
 
 
@@ -154,7 +154,7 @@ def test_korean_words_stay_whole_without_the_list():
 def test_japanese_without_its_package_is_refused(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "nagisa", None)
     with pytest.raises(InvalidRequest, match="nagisa"):
-        model.prepare_alignment("r", "tiny", AlignmentInput(sound(1.0), "今日", "ja"))
+        model.prepare_alignment("r", "tiny", AlignmentInput(waveform(1.0), "今日", "ja"))
 
 
 def test_times_are_put_in_order_as_the_reference_does():
@@ -178,7 +178,7 @@ def test_times_are_put_in_order_as_the_reference_does():
 )
 def test_what_cannot_be_aligned_is_refused(model, seconds, text, language, error, param):
     with pytest.raises(error) as caught:
-        model.prepare_alignment("r", "tiny", AlignmentInput(sound(seconds), text, language))
+        model.prepare_alignment("r", "tiny", AlignmentInput(waveform(seconds), text, language))
     assert caught.value.param == param
     assert Capability.ALIGN in model.capabilities
 

@@ -21,7 +21,7 @@ from izwi.registry import Registry
 from izwi.request import Reason
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "aligner.npz")
 TAGGED: dict[str, list[str]] = json.loads(str(GOLDEN["tagged"]))
@@ -57,7 +57,7 @@ class Run:
         self.chunks: dict[str, int] = {}
 
     def submit(self, name: str, case: dict[str, Any]) -> None:
-        ask = AlignmentInput(sound(case["seconds"]), case["text"], case["language"])
+        ask = AlignmentInput(waveform(case["seconds"]), case["text"], case["language"])
         self.engine.submit(self.model.prepare_alignment(name, "tiny", ask))
         self.classes[name], self.chunks[name] = [], 0
 
@@ -99,7 +99,7 @@ def test_one_pass_gives_all_times_at_once(model):
     assert run.classes["a"] == CASES[1]["classes"]
 
 
-def test_a_known_sound_is_not_run_again_and_its_words_are(model):
+def test_known_audio_is_not_encoded_again_but_its_words_are_aligned(model):
     run = Run(model, page_size=4)
     run.submit("a", CASES[1])
     run.finish()

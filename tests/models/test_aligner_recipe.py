@@ -70,12 +70,12 @@ def a_corpus():
 )
 def test_an_utterance_gets_silence_around_it_and_a_pause(lead, cut, gap) -> None:
     rows = torch.tensor([[1], [5], [lead], [cut], [gap]])
-    sound = Placed(*rows).sound(a_corpus(), 5)[0] * 32768
+    audio = Placed(*rows).audio(a_corpus(), 5)[0] * 32768
     whole = torch.arange(4 * FRAME + 1, 7 * FRAME + 1)
     spoken = [torch.zeros(max(0, lead)), whole[:cut], torch.zeros(gap), whole[cut:]]
     wanted = torch.cat(spoken)[max(0, -lead) :]
-    assert torch.equal(sound[: len(wanted)], wanted)
-    assert not sound[len(wanted) :].any()
+    assert torch.equal(audio[: len(wanted)], wanted)
+    assert not audio[len(wanted) :].any()
 
 
 def test_word_times_move_with_the_audio() -> None:

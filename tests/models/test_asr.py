@@ -25,7 +25,7 @@ from izwi_models.qwen3_asr import encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import cut_windows
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN, NATIVE = np.load(FOLDER / "asr.npz"), np.load(FOLDER / "asr_native.npz")
@@ -85,7 +85,7 @@ def model(tmp_path_factory) -> Qwen3ASR:
 
 def sequence_of(model: Qwen3ASR, case: dict[str, Any], **more: Any) -> Sequence:
     ask = TranscriptionInput(
-        sound(case["seconds"]), language=case["language"], context=case["context"], **more
+        waveform(case["seconds"]), language=case["language"], context=case["context"], **more
     )
     sequence = Sequence(model.prepare_transcription("r", "tiny", ask), 0)
     sequence.encoded = list(model.encode(sequence.request.prompt.encode_inputs))
@@ -93,7 +93,7 @@ def sequence_of(model: Qwen3ASR, case: dict[str, Any], **more: Any) -> Sequence:
 
 
 def encoded(model: Qwen3ASR, seconds: float) -> np.ndarray:
-    windows = cut_windows(model._config.audio, whisper_log_mel(sound(seconds)))
+    windows = cut_windows(model._config.audio, whisper_log_mel(waveform(seconds)))
     return torch.cat(model.encode(windows)).numpy()
 
 
@@ -146,7 +146,7 @@ def test_windows_of_many_requests_are_one_batch(model):
     windows = [
         window
         for seconds in (20.0, 0.35, 8.01, 0.35, 16.0)
-        for window in cut_windows(model._config.audio, whisper_log_mel(sound(seconds)))
+        for window in cut_windows(model._config.audio, whisper_log_mel(waveform(seconds)))
     ]
     together = model.encode(windows)
     for window, out in zip(windows, together, strict=True):

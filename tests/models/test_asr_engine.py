@@ -17,7 +17,7 @@ from izwi.inputs import TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.request import Reason
 from izwi_models.qwen3_asr.model import FAMILY
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "asr.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
@@ -44,7 +44,7 @@ def emitted(
         if waiting and step % 3 == 0:
             n, case = waiting.pop(0)
             ask = TranscriptionInput(
-                sound(case["seconds"]),
+                waveform(case["seconds"]),
                 language=case["language"],
                 context=case["context"],
                 max_new_tokens=len(case["greedy"]),

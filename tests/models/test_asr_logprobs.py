@@ -17,7 +17,7 @@ from izwi.sequence import Sequence
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.test_asr import CASES, FullContext, greedy
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 BACKEND = torch_backend("cpu")
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory) -> Qwen3ASR:
 def ask(n: int, *, logprobs: bool = True) -> TranscriptionInput:
     case = CASES[n]
     return TranscriptionInput(
-        sound(case["seconds"]),
+        waveform(case["seconds"]),
         language=case["language"],
         context=case["context"],
         temperature=0.8 if n % 2 else 0.0,  # what was drawn need not be the likeliest

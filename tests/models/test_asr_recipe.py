@@ -53,9 +53,9 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
 
 def test_beeps_have_silent_and_loud_parts() -> None:
     torch.manual_seed(1)
-    sound = augment._beeps(64, 4 * augment.RATE, torch.device("cpu"))
-    assert sound.isfinite().all()
-    windows = augment.level(sound.view(-1, 400)).view(64, -1)
+    audio = augment._beeps(64, 4 * augment.RATE, torch.device("cpu"))
+    assert audio.isfinite().all()
+    windows = augment.level(audio.view(-1, 400)).view(64, -1)
     quiet = (windows < 0.05).float().mean(1)
     changes = ((windows[:, 1:] < 0.05) != (windows[:, :-1] < 0.05)).sum(1)
     assert (quiet < 0.95).all()
@@ -64,9 +64,9 @@ def test_beeps_have_silent_and_loud_parts() -> None:
 
 def test_coughs_have_silent_and_loud_parts() -> None:
     torch.manual_seed(2)
-    sound = augment._coughs(64, 4 * augment.RATE, torch.device("cpu"))
-    assert sound.isfinite().all()
-    windows = augment.level(sound.view(-1, 320)).view(64, -1)
+    audio = augment._coughs(64, 4 * augment.RATE, torch.device("cpu"))
+    assert audio.isfinite().all()
+    windows = augment.level(audio.view(-1, 320)).view(64, -1)
     loud = windows > 0.1
     begins = (loud[:, 1:] & ~loud[:, :-1]).sum(1)
     assert (loud.float().mean(1) < 0.7).float().mean() > 0.8
@@ -139,7 +139,7 @@ def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -
         torch.tensor([False, True] * 8), torch.tensor([136, 50] * 8), torch.tensor([0, 5] * 8)
     )
     answers, lengths = trainer._wanted(items, cuts, trainer.answers.shape[1])
-    sound, labels, frames = trainer._heard(items, cuts, 40)
+    audio, labels, frames = trainer._heard(items, cuts, 40)
     end = trainer.template.end
     whole, cut = answers[2, : lengths[2]].tolist(), answers[3, : lengths[3]].tolist()
     assert whole[-1] == cut[-1] == end
@@ -150,7 +150,7 @@ def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -
     assert (frames[2::2] >= 34).all()
     spoken = (labels != trainer._silence).flatten(1).sum(1)
     assert ((spoken[3::2] >= 42) & (spoken[3::2] <= 50)).all()
-    assert sound.shape[0] == 16
+    assert audio.shape[0] == 16
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.0, {136}), (1.0, set(range(128, 137)))])

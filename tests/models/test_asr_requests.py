@@ -17,7 +17,7 @@ from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs import TranscriptionInput
 from izwi.layers import KVSpec
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def edit(path: Path, *keys: str, **values: Any) -> None:
 
 
 def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
-    given = sound(1.0) if samples is None else samples
+    given = waveform(1.0) if samples is None else samples
     return model.prepare_transcription("r", "tiny", TranscriptionInput(given, **ask))
 
 
@@ -89,7 +89,7 @@ def test_only_loud_audio_is_scaled(model):
     def features(samples: Any) -> Any:
         return prepare(model, samples).prompt.encode_inputs[0].values
 
-    samples = sound(1.0)
+    samples = waveform(1.0)
     samples *= np.float32(1.0 / np.abs(samples).max())
     np.testing.assert_allclose(features(samples * np.float32(3.0)), features(samples), atol=1e-5)
     assert np.abs(features(samples * np.float32(0.1)) - features(samples)).max() > 0.1
@@ -128,7 +128,7 @@ def test_bad_requests_name_their_parameter(model, ask, param):
     assert raised.value.param == param
 
 
-def test_a_language_beside_the_folders_own_list_is_refused(model):
+def test_a_language_not_in_the_folders_list_is_refused(model):
     """As a speech model refuses it: what comes out would not be that language."""
     assert "French" not in model.languages
     with pytest.raises(InvalidRequest, match="no language 'fr'; the model has: ") as raised:
@@ -146,7 +146,7 @@ def test_special_tokens_in_the_context_stay_text(model):
 def test_a_checkpoint_may_be_made_for_short_audio(folder):
     edit(folder / "config.json", max_audio_seconds=8)
     model = load(folder)
-    samples = sound(30.0)
+    samples = waveform(30.0)
     pieces = model.split_audio(samples)
     assert len(pieces) >= 4
     assert max(stop - start for start, stop in pieces) <= 8 * 16000

@@ -29,7 +29,7 @@ from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules
 from izwi_models.qwen3_asr.prompt import TaggedTokens, build_prompt, cut_windows
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep
-from tests.models.tiny_asr import SPECIALS, sound, write_tiny_asr
+from tests.models.tiny_asr import SPECIALS, waveform, write_tiny_asr
 
 GOLDEN = json.loads(
     (Path(__file__).parent.parent / "golden" / "asr_stream.json").read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def test_prefixes_and_prompts_are_the_references(model, tokens, case):
 
 def test_a_run_on_random_weights_is_the_references(model, tokens):
     run = GOLDEN["run"]
-    samples, chunk = sound(run["seconds"]), int(16000 * run["chunk_s"])
+    samples, chunk = waveform(run["seconds"]), int(16000 * run["chunk_s"])
     stops = [*range(chunk, len(samples), chunk), len(samples)]
     answer = StablePrefix()
     for n, stop in enumerate(stops):
@@ -158,7 +158,7 @@ def test_a_settled_prefix_never_gets_shorter():
 # -- features ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("seconds", [0.35, 0.99, 1.0, 7.9, 8.0, 8.01, 17.3])
 def test_a_segment_in_one_go_has_the_features_of_the_whole(model, seconds):
-    samples, config = sound(seconds), model._config.audio
+    samples, config = waveform(seconds), model._config.audio
     features = SegmentFeatures(config, 20 * 16000)
     features.write(samples)
     made, expected = features.all_windows(samples), cut_windows(config, whisper_log_mel(samples))
@@ -169,7 +169,7 @@ def test_a_segment_in_one_go_has_the_features_of_the_whole(model, seconds):
 
 
 def test_a_complete_window_keeps_the_scale_of_its_time(model):
-    config, samples = model._config.audio, sound(18.0)
+    config, samples = model._config.audio, waveform(18.0)
     samples[:144_000] *= np.float32(0.01)  # 9 s of whispering, then speech
     features = SegmentFeatures(config, 20 * 16000)
     features.write(samples[: 8 * 16000 + 40])
@@ -188,7 +188,7 @@ def test_a_complete_window_keeps_the_scale_of_its_time(model):
 
 
 def test_windows_that_are_complete_are_made_once(model):
-    steps = [step for step, _ in steps_of(open_stream(model), sound(37.0), lambda _: [65])]
+    steps = [step for step, _ in steps_of(open_stream(model), waveform(37.0), lambda _: [65])]
     by_segment: dict[int, dict[int, Any]] = {}
     for step in steps:
         whole = [w for w in step.windows if w.values.shape[1] == 800]
@@ -214,7 +214,7 @@ def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
         request = model.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
         return transcribe(model, structs.replace(request, max_entries=8), engine)
 
-    steps = [step for step, _ in steps_of(stream, sound(19.5), answer)]
+    steps = [step for step, _ in steps_of(stream, waveform(19.5), answer)]
     assert sum(w.values.shape[1] == 800 for step in steps for w in step.windows) >= 8
     assert len(encoded) == len(set(encoded)) == 2
 
@@ -242,7 +242,7 @@ def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypat
         known = sum(w.values.shape[1] == 800 for w in step.windows)
         return emitted
 
-    steps_of(stream, sound(19.5), answer)
+    steps_of(stream, waveform(19.5), answer)
     assert known == 2
     assert len(counts) == 10
 
@@ -251,7 +251,7 @@ def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypat
 @pytest.mark.parametrize("packet", [160, 7777, 1_000_000])
 @pytest.mark.parametrize("seconds", [5.0, 20.0, 20.2, 20.6, 47.0])
 def test_segments_are_those_of_the_whole(model, seconds, packet):
-    samples = sound(seconds)
+    samples = waveform(seconds)
     done = steps_of(open_stream(model), samples, lambda _: [65], packet)
     ranges = [(step.start, step.stop) for step, _ in done if step.is_final]
     assert ranges == split_at_silence(
@@ -263,8 +263,8 @@ def test_segments_are_those_of_the_whole(model, seconds, packet):
         assert first == [2.0 * n for n in range(1, int(min(seconds - 0.01, SEGMENT_S) / 2) + 1)]
 
 
-def test_sound_in_one_go_is_the_offline_request(model):
-    samples = sound(9.5)
+def test_audio_in_one_piece_is_the_offline_request(model):
+    samples = waveform(9.5)
     stream = open_stream(model, language="en", context="the system")
     stream.write(samples)
     stream.close()
@@ -279,7 +279,7 @@ def test_sound_in_one_go_is_the_offline_request(model):
 
 def test_the_end_goes_on_from_the_settled_prefix(model, tokens):
     """What the end promises: the offline prompt, and greedy from the prefix on."""
-    samples, rules = sound(7.0), StreamRules(unfixed_tokens=3)
+    samples, rules = waveform(7.0), StreamRules(unfixed_tokens=3)
     stream = open_stream(model, rules, language="en")
     answers: dict[int, list[int]] = {}
 
@@ -307,7 +307,7 @@ def test_prompts_of_a_segment_begin_alike(model):
     stream = open_stream(model)
     requests = [
         model.prepare_stream_step("r", "tiny", stream, step)
-        for step, _ in steps_of(stream, sound(19.0), lambda _: [306, 65, 66, 67, 68, 69, 70])
+        for step, _ in steps_of(stream, waveform(19.0), lambda _: [306, 65, 66, 67, 68, 69, 70])
     ]
     keys = [keys_of(model, request) for request in requests]
     for (before, after), request in zip(pairwise(keys), requests, strict=False):
@@ -329,18 +329,18 @@ def keys_of(model: Qwen3ASR, request: Request) -> list[int]:
     return keys
 
 
-def test_keys_tell_sounds_and_places_apart(model):
-    prompt = model.prepare_transcription("r", "tiny", TranscriptionInput(sound(17.0))).prompt
-    sounds = slice(prompt.audio_start, prompt.audio_start + prompt.num_audio)
-    assert len(set(prompt.content_keys[sounds].tolist())) == prompt.num_audio
-    assert prompt.content_keys[sounds].min() >= 1 << 62
+def test_keys_depend_on_the_audio_and_the_position(model):
+    prompt = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0))).prompt
+    audio = slice(prompt.audio_start, prompt.audio_start + prompt.num_audio)
+    assert len(set(prompt.content_keys[audio].tolist())) == prompt.num_audio
+    assert prompt.content_keys[audio].min() >= 1 << 62
     np.testing.assert_array_equal(
-        np.delete(prompt.content_keys, sounds), np.delete(prompt.token_ids, sounds)
+        np.delete(prompt.content_keys, audio), np.delete(prompt.token_ids, audio)
     )
-    again = model.prepare_transcription("r", "tiny", TranscriptionInput(sound(17.0))).prompt
-    other = model.prepare_transcription("r", "tiny", TranscriptionInput(sound(17.0, 1))).prompt
+    again = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0))).prompt
+    other = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0, 1))).prompt
     np.testing.assert_array_equal(prompt.content_keys, again.content_keys)
-    assert not (prompt.content_keys[sounds] == other.content_keys[sounds]).any()
+    assert not (prompt.content_keys[audio] == other.content_keys[audio]).any()
 
 
 # -- what is reported --------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_stable_text_stays_and_what_is_behind_a_cut_is_not_settled(model):
     seconds = 64.0
     speaker = Speaker(seconds)
     stream = AsrStream(Words(), model._config.audio, RULES)
-    done = steps_of(stream, sound(seconds), speaker.answer)
+    done = steps_of(stream, waveform(seconds), speaker.answer)
     for (_, before), (_, after) in pairwise(done):
         if before.segment == after.segment and not before.is_final:
             assert after.stable.startswith(before.stable)
@@ -380,13 +380,13 @@ def test_stable_text_stays_and_what_is_behind_a_cut_is_not_settled(model):
 def test_text_is_withheld_until_its_language_is_known(model):
     stream = AsrStream(Words(), model._config.audio, RULES)
     script = iter(["language Eng", "language English<asr_text>hello", "hello you"])
-    done = steps_of(stream, sound(5.0), lambda _: Words().encode(next(script)))
+    done = steps_of(stream, waveform(5.0), lambda _: Words().encode(next(script)))
     assert [heard.text for _, heard in done] == ["", "hello", "hello you"]
     assert [heard.language for _, heard in done] == ["", "English", "English"]
 
 
 def test_a_dropped_step_is_made_up_for_by_the_next(model):
-    stream, samples = AsrStream(Words(), model._config.audio, RULES), sound(11.0)
+    stream, samples = AsrStream(Words(), model._config.audio, RULES), waveform(11.0)
     speaker = Speaker(11.0)
     stream.write(samples[: 6 * 16000 + 40])
     dropped = stream.next_step()
@@ -407,13 +407,13 @@ def test_a_stuck_decoder_is_cut_short_at_every_step(model):
     stream = open_stream(model)
     limits = [
         model.prepare_stream_step("r", "tiny", stream, step).max_entries
-        for step, _ in steps_of(stream, sound(19.0), lambda _: [65] * 40)
+        for step, _ in steps_of(stream, waveform(19.0), lambda _: [65] * 40)
     ]
     assert max(limits) <= 32 + 2 * 12 + 40
 
 
 def test_memory_is_that_of_one_segment(model):
-    stream, packet = AsrStream(Words(), model._config.audio, RULES), sound(1.0)
+    stream, packet = AsrStream(Words(), model._config.audio, RULES), waveform(1.0)
     sizes = []
     for _ in range(120):
         stream.write(packet)
@@ -427,13 +427,13 @@ def test_memory_is_that_of_one_segment(model):
     assert max(sizes) < (SEGMENT_S + 2) * (16000 * 4 + 100 * 128 * 4)
 
 
-def test_too_little_is_no_sound_and_too_loud_is_clipped(model):
+def test_too_little_audio_is_ignored_and_too_loud_audio_is_clipped(model):
     stream = open_stream(model)
     stream.write(np.zeros(200, np.float32))
     stream.close()
     assert stream.next_step() is None
     stream = open_stream(model)
-    stream.write(sound(1.0) * np.float32(9.0))
+    stream.write(waveform(1.0) * np.float32(9.0))
     assert np.abs(stream._pieces[0]).max() == 1.0
 
 
@@ -446,7 +446,7 @@ def test_what_cannot_be_streamed_names_its_parameter(model, ask):
 
 def test_a_context_that_leaves_no_room_is_too_large(model):
     stream = open_stream(model, context="word " * 20000)
-    stream.write(sound(1.0))
+    stream.write(waveform(1.0))
     stream.close()
     with pytest.raises(TooLarge):
         model.prepare_stream_step("r", "tiny", stream, stream.next_step())
@@ -458,5 +458,5 @@ def test_segments_fit_the_checkpoint(model):
     short = Qwen3ASR(BACKEND.ops, model._weights, config, model._tokenizer, ())
     assert short.open_stream()._rules.segment_s == 8.0
     assert short.open_stream()._rules.search_s == 1.0
-    done = steps_of(short.open_stream(), sound(30.0), lambda _: [65])
-    assert [(s.start, s.stop) for s, _ in done if s.is_final] == short.split_audio(sound(30.0))
+    done = steps_of(short.open_stream(), waveform(30.0), lambda _: [65])
+    assert [(s.start, s.stop) for s, _ in done if s.is_final] == short.split_audio(waveform(30.0))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from izwi.audio.split import split_at_silence
 from izwi.errors import InvalidRequest
 from izwi_models.qwen3_asr.text import LANGUAGES, collapse_repeats, language_name, parse_answer
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "asr.npz")
 ALL = tuple(LANGUAGES.values())
@@ -70,7 +70,7 @@ def test_a_language_that_the_checkpoint_lacks_is_invalid(asked):
     ("seconds", "limit_s", "search_s", "stops"), json.loads(str(GOLDEN["splits"])), ids=str
 )
 def test_cuts_are_the_references(seconds, limit_s, search_s, stops):
-    samples = sound(seconds)
+    samples = waveform(seconds)
     pieces = split_at_silence(samples, 16000, limit_s=limit_s, search_s=search_s, overrun=True)
     assert [stop for _, stop in pieces] == stops
 

@@ -188,8 +188,8 @@ def test_plain_weights_are_as_good_as_prepared_ones(
     state = zero_state(OPS, config, 1)
     first = decode(OPS, plain, config, codes[:, :3], state)[0]
     assert torch.equal(first, decode(OPS, weights, config, codes[:, :3], state)[0])
-    sound = noise(9600)
-    assert torch.equal(encode(OPS, plain, config, sound), encode(OPS, weights, config, sound))
+    audio = noise(9600)
+    assert torch.equal(encode(OPS, plain, config, audio), encode(OPS, weights, config, audio))
 
 
 # -- encoding ------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ def test_latents_are_the_references(weights: Weights, config: CodecConfig) -> No
 
 
 def test_a_batch_encodes_as_its_rows_alone(weights: Weights, config: CodecConfig) -> None:
-    sounds = torch.stack([noise(50000)[0, :9000], noise(24000)[0, :9000]])
-    together = encode(OPS, weights, config, sounds)
+    clips = torch.stack([noise(50000)[0, :9000], noise(24000)[0, :9000]])
+    together = encode(OPS, weights, config, clips)
     for row in range(2):
-        alone = encode(OPS, weights, config, sounds[row : row + 1])
+        alone = encode(OPS, weights, config, clips[row : row + 1])
         assert torch.equal(together[row : row + 1], alone)
 
 

@@ -29,7 +29,7 @@ from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.models.kinds import KINDS, TEXTS, request_of, write_cloning
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import MIMI, write_tiny_lfm2_audio
 
 pytestmark = [
@@ -122,7 +122,7 @@ def s2s_requests(model: Any) -> list[Request]:
     """Both modes, greedy and sampled, with audio and without."""
     how: list[tuple[Any, dict[str, Any]]] = [
         ("Hello there.", {"max_new_tokens": 60, "temperature": 0.0}),
-        (AudioContent(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
+        (AudioContent(waveform(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
         ("The third one.", {"max_new_tokens": 40, "temperature": 0.9, "seed": 2}),
         ("No sound.", {"max_new_tokens": 20, "speaks": False}),
     ]
@@ -219,7 +219,7 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
     with nothing_compiled():
         for number in range(30):
             part: Any = rng.choice(
-                ["word " * rng.randint(1, 120), AudioContent(sound(rng.uniform(0.1, 20)))]
+                ["word " * rng.randint(1, 120), AudioContent(waveform(rng.uniform(0.1, 20)))]
             )
             ask = ConversationInput(
                 (SpokenTurn(Role.USER, (part,)),),
@@ -239,7 +239,7 @@ def clips_of(model: Any) -> list[EncodeInput]:
     """Reference clips of unequal lengths: for either encoder more than one batch of a bucket."""
     pieces: list[EncodeInput] = []
     for n, seconds in enumerate((0.5, 1.0, 1.01, *np.linspace(2.1, 3.9, 9), 5.3, 17.0, 30.0, 31.0)):
-        samples = sound(1.5 * seconds, n)  # made at 16 kHz, read at 24 kHz
+        samples = waveform(1.5 * seconds, n)  # made at 16 kHz, read at 24 kHz
         request = model.prepare_voice(str(n), "m", samples, "what it says")
         pieces += request.prompt.encode_inputs
     return pieces
@@ -301,14 +301,14 @@ def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -
         how |= {"top_k": rng.choice([None, 0, 1, 50, 65]), "top_p": rng.choice([None, 0.8, 1.0])}
     try:
         if family is TTS:
-            samples = sound(1.5 * rng.uniform(0.5, 30.0), number)
+            samples = waveform(1.5 * rng.uniform(0.5, 30.0), number)
             clip = ReferenceClip(samples, rng.choice([None, text[:80]]))
             ask = SpeechInput(text, voice=clip if model.can_clone else None, **how)
             return model.prepare_speech(f"{number}", "m", ask)
         if family is CHAT:
             chat = ChatInput((ChatMessage(Role.USER, text),), **how)
             return model.prepare_chat(f"{number}", "m", chat)
-        samples = sound(rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 70.0)]), number)
+        samples = waveform(rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 70.0)]), number)
         heard = TranscriptionInput(samples, logprobs=rng.random() < 0.3, **how)
         return model.prepare_transcription(f"{number}", "m", heard)
     except IzwiError:

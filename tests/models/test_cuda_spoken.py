@@ -39,7 +39,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def sounds() -> Iterator[AudioContent]:
+def clips() -> Iterator[AudioContent]:
     """Recordings of 3 to 5 s, no two of which are equal."""
 
     def drawn() -> Iterator[AudioContent]:
@@ -73,14 +73,14 @@ def asked(part: str | AudioContent) -> SpokenTurn:
 
 
 def test_two_hundred_turns_of_which_half_are_spoken(
-    served: Served, sounds: Iterator[AudioContent]
+    served: Served, clips: Iterator[AudioContent]
 ) -> None:
     """The next turn finds the pages of all before it."""
     said = SpokenTurn(Role.ASSISTANT, ("That is in the garden behind the house.",))
     turns: list[SpokenTurn] = []
     for number in range(100):
-        turns += [asked(next(sounds) if number % 2 else f"Question {number}?"), said]
-    assert answer(served, [*turns, asked(next(sounds))]) > 3.5
+        turns += [asked(next(clips) if number % 2 else f"Question {number}?"), said]
+    assert answer(served, [*turns, asked(next(clips))]) > 3.5
     engine = served[0]
     before = engine.load["s2s"]
     assert answer(served, [*turns, asked("And now?")]) > 3.5
@@ -95,16 +95,16 @@ def test_a_prompt_of_ten_thousand_tokens(served: Served) -> None:
     assert answer(served, [asked("x" * 10_000)]) > 3.5
 
 
-def test_a_sound_of_five_hundredths_of_a_second(served: Served) -> None:
+def test_audio_of_five_hundredths_of_a_second(served: Served) -> None:
     assert answer(served, [asked(AudioContent(np.full(RATE // 20, 0.1, np.float32)))]) > 3.5
 
 
 def test_what_is_too_long_is_refused_and_the_next_is_answered(
-    served: Served, sounds: Iterator[AudioContent]
+    served: Served, clips: Iterator[AudioContent]
 ) -> None:
     _, model = served
-    five_minutes = AudioContent(np.resize(next(sounds).samples, 300 * RATE))
+    five_minutes = AudioContent(np.resize(next(clips).samples, 300 * RATE))
     for part, refusal in ((five_minutes, TooLarge), ("x" * 130_000, ContextTooLong)):
         with pytest.raises(refusal):
             model.prepare_conversation("long", "s2s", ConversationInput((asked(part),)))
-    assert answer(served, [asked(next(sounds))]) > 3.5
+    assert answer(served, [asked(next(clips))]) > 3.5

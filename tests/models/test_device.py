@@ -56,7 +56,7 @@ class World:
                 if chunk.pcm is not None:
                     self.pcm[chunk.request_id].append(chunk.pcm)
 
-    def sound(self, i: int) -> np.ndarray:
+    def audio(self, i: int) -> np.ndarray:
         return np.concatenate([*self.pcm[str(i)], np.zeros(0, np.float32)])
 
 
@@ -64,7 +64,7 @@ class World:
     ("name", "host_bytes"),
     [*((name, 0) for name in KINDS), pytest.param("tts", 1 << 24, marks=pytest.mark.slow)],
 )
-def test_a_pause_is_in_neither_entries_nor_sound(
+def test_a_pause_changes_neither_entries_nor_audio(
     tmp_path: Path, name: str, host_bytes: int
 ) -> None:
     family, folder = KINDS[name]
@@ -88,10 +88,10 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     world.engine.resume("1")
     world.run()
     assert world.entries["1"] == whole.entries["1"]
-    np.testing.assert_allclose(world.sound(1), whole.sound(1), rtol=0, atol=NEAR)
+    np.testing.assert_allclose(world.audio(1), whole.audio(1), rtol=0, atol=NEAR)
 
 
-def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
+def test_audio_in_chunks_equals_audio_at_once(tmp_path: Path) -> None:
     family, folder = KINDS["tts"]
     world = World(family, folder(tmp_path / "checkpoint"))
     for i in range(len(TEXTS)):
@@ -102,7 +102,7 @@ def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
             at_once, _ = world.model.codec.decode(codes, _silence(world.model))
         assert len(world.pcm[str(i)]) > 2
         alone = at_once.reshape(-1).cpu().numpy()
-        np.testing.assert_allclose(world.sound(i), alone, rtol=0, atol=NEAR)
+        np.testing.assert_allclose(world.audio(i), alone, rtol=0, atol=NEAR)
 
 
 def _silence(model: Any) -> dict[str, torch.Tensor]:

@@ -67,7 +67,7 @@ class World:
         pcm = np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
         return pcm, [entry for chunk in chunks for entry in chunk.entries.tolist()]
 
-    async def hear(self, pcm: Float32, *, detects_speech: bool = True) -> str:
+    async def transcribe(self, pcm: Float32, *, detects_speech: bool = True) -> str:
         ask = TranscriptionInput(soxr.resample(pcm, 24000, 16000).astype(np.float32))
         heard = await open_transcription(
             self.engine, self.registry, "izwi-tiny-asr", ask, detects_speech=detects_speech
@@ -94,7 +94,7 @@ async def test_what_is_said_is_what_is_heard(world: World, mode: TextMode) -> No
     for seed, text in enumerate(SENTENCES):
         pcm, _ = await world.say(text, voice="amber", text_mode=mode, seed=seed)
         assert np.abs(pcm).max() > 0.05
-        heard = bag(await world.hear(pcm))
+        heard = bag(await world.transcribe(pcm))
         missed += sum(word not in heard for word in bag(text))
         total += len(bag(text))
     assert missed / total < 0.1, f"{missed} of {total} words were not heard"
@@ -122,16 +122,16 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     speech = await open_speech(
         world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
     )
-    frames_at_first_sound, pieces = None, []
+    frames_at_first_audio, pieces = None, []
     async for chunk in speech.chunks():
         if chunk.pcm is not None:
-            if frames_at_first_sound is None:
-                frames_at_first_sound = speech.num_frames
+            if frames_at_first_audio is None:
+                frames_at_first_audio = speech.num_frames
             pieces.append(chunk.pcm)
     once = np.concatenate(pieces)
     assert len(once) > 24000 * 7
-    assert frames_at_first_sound is not None
-    assert frames_at_first_sound <= speech.num_frames / 4
+    assert frames_at_first_audio is not None
+    assert frames_at_first_audio <= speech.num_frames / 4
     twice, _ = await world.say(text, voice="basil", seed=5)
     np.testing.assert_array_equal(once, twice)
 
@@ -156,7 +156,7 @@ async def test_everyday_utterances_come_back_from_every_named_voice(
     for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
         for text in (EVERYDAY * 2)[number % 4 :][:num_texts]:
             pcm, _ = await world.say(text, voice=voice, seed=0)
-            heard = await world.hear(pcm)
+            heard = await world.transcribe(pcm)
             if bag(heard) != bag(text):
                 wrong.append((voice, text, heard))
     assert len(wrong) <= 1, wrong
@@ -164,7 +164,7 @@ async def test_everyday_utterances_come_back_from_every_named_voice(
 
 async def test_the_second_sentence_is_heard_after_a_pause(world: World) -> None:
     said = [(await world.say(text, voice="basil", seed=3))[0] for text in SENTENCES[:2]]
-    heard = await world.hear(np.concatenate([said[0], np.zeros(24000, np.float32), said[1]]))
+    heard = await world.transcribe(np.concatenate([said[0], np.zeros(24000, np.float32), said[1]]))
     for text in SENTENCES[:2]:
         assert sum(word in bag(heard) for word in bag(text)) >= len(bag(text)) - 2
 
@@ -193,8 +193,8 @@ def without_speech(kind: str) -> Float32:
 async def test_what_holds_no_speech_has_no_words(
     world: World, kind: str, detects_speech: bool
 ) -> None:
-    sound = without_speech(kind)
-    assert await world.hear(sound, detects_speech=detects_speech) == ""
+    audio = without_speech(kind)
+    assert await world.transcribe(audio, detects_speech=detects_speech) == ""
 
 
 def test_they_are_small_enough_to_live_in_the_wheel() -> None:

@@ -56,7 +56,7 @@ class World:
 
 
 @pytest.mark.parametrize("host_bytes", [0, 1 << 28], ids=["rebuilt from the log", "kept in a tier"])
-def test_a_pause_of_ten_minutes_is_not_in_the_sound(registry: Registry, host_bytes: int) -> None:
+def test_a_pause_of_ten_minutes_changes_no_audio(registry: Registry, host_bytes: int) -> None:
     text = "The train leaves at seven in the morning."
     whole = World(registry, host_bytes)
     whole.submit("a", text)
@@ -73,7 +73,7 @@ def test_a_pause_of_ten_minutes_is_not_in_the_sound(registry: Registry, host_byt
     world.now_s += 600
     _, sequence = world.engine._live["a"]
     assert len(world.pcm["a"]) == heard
-    assert sequence.sound.state_row is None, "its codec row was not needed by the others"
+    assert sequence.audio.state_row is None, "its codec row was not needed by the others"
     load = world.engine.load[MODEL]
     assert (load["pages_demoted"] > 0) == (host_bytes > 0)
     world.engine.resume("a")

@@ -173,11 +173,11 @@ def test_the_detokenizer_is_the_reference(detokenizer_of_real_size: Codec, chunk
     """27 frames are 162 spectra, five windows of 30."""
     codes = ended(golden_codes("detokenizer_codes"), frames=3)  # the last chunk is whole
     pcm = detokenizer_of_real_size.stream(codes[:, : -(-28 // chunk) * chunk], [chunk])
-    sound = pcm[0, LAG : LAG + 27 * FRAME]
-    assert worst(sound[::PCM_STEP], GOLDEN["detokenizer_pcm"]) < TOLERANCE
+    audio = pcm[0, LAG : LAG + 27 * FRAME]
+    assert worst(audio[::PCM_STEP], GOLDEN["detokenizer_pcm"]) < TOLERANCE
     first, last = GOLDEN["detokenizer_ends"]
-    assert worst(sound[:960], first) < TOLERANCE
-    assert worst(sound[-960:], last) < TOLERANCE
+    assert worst(audio[:960], first) < TOLERANCE
+    assert worst(audio[-960:], last) < TOLERANCE
 
 
 # -- streams -------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_impossible_codes_do_no_harm(codec: Codec) -> None:
     assert pcm.isfinite().all()
 
 
-def test_sound_is_bounded(codec: Codec) -> None:
+def test_audio_is_bounded(codec: Codec) -> None:
     pcm = codec.stream(codec.random(1, 8), [3])
     assert pcm.abs().max() <= 1.0
 
@@ -287,7 +287,7 @@ def test_rows_of_a_batch_may_end_at_different_frames(tiny_detokenizer: Codec) ->
         assert worst(together[row, :stop], alone[0, :stop]) < TOLERANCE
 
 
-def test_the_end_of_answers_sound_ends_a_stream(tiny_detokenizer: Codec) -> None:
+def test_the_end_of_an_answers_audio_ends_a_stream(tiny_detokenizer: Codec) -> None:
     """The model's own last frame, eight times 2048, does as well as END."""
     codes = ended(tiny_detokenizer.random(1, 4))
     theirs = torch.where(codes == detokenizer.END, 2048, codes)

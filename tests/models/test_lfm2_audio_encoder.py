@@ -66,7 +66,7 @@ def front() -> PreprocessorConfig:
     return preprocessor_config(golden_json("preprocessor"), "preprocessor")
 
 
-def sound(name: str, samples: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def noise(name: str, samples: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """As in tests/golden/make_lfm2_audio_codecs.py."""
     swell = np.linspace(0.2, 1.0, samples, dtype=np.float32)
     noise = random_tensor(name, (samples,), SEED) * swell
@@ -75,20 +75,20 @@ def sound(name: str, samples: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @pytest.mark.parametrize("samples", [160, 400, 800, 16077])
 def test_features_are_the_references(front: PreprocessorConfig, samples: int) -> None:
-    mel = log_mel(front, sound(f"mel_{samples}", samples), 16_000)
+    mel = log_mel(front, noise(f"mel_{samples}", samples), 16_000)
     # the deviation of two frames may be near nothing, and what is divided by it far off
     tolerance = 1e-2 if samples == 400 else TOLERANCE
     assert worst(mel, GOLDEN[f"mel_{samples}"]) < tolerance
 
 
 def test_features_of_another_rate_are_those_of_the_resampled(front: PreprocessorConfig) -> None:
-    samples = sound("resampled", 3000)
+    samples = noise("resampled", 3000)
     expected = log_mel(front, GOLDEN["resampled_44100_16000"], 16_000)
     assert worst(log_mel(front, samples, 44_100), expected) < 1e-3  # quiet bins amplify rounding
 
 
 @pytest.mark.parametrize("samples", [0, 1, 159])
-def test_sound_without_a_frame_is_refused(front: PreprocessorConfig, samples: int) -> None:
+def test_audio_without_a_frame_is_refused(front: PreprocessorConfig, samples: int) -> None:
     with pytest.raises(InvalidAudio, match="160"):
         log_mel(front, np.zeros(samples, np.float32), 16_000)
 
@@ -109,7 +109,7 @@ def test_silence_has_finite_features(front: PreprocessorConfig) -> None:
     [(24000, 16000), (44100, 16000), (8000, 16000), (22050, 16000), (16000, 24000)],
 )
 def test_resampling_is_torchaudios(before: int, after: int) -> None:
-    ours = sinc_resample(sound("resampled", 3000), before, after)
+    ours = sinc_resample(noise("resampled", 3000), before, after)
     # with many phases the reference's float32 filter is what is off; see the next test
     assert worst(ours, GOLDEN[f"resampled_{before}_{after}"]) < 1e-4
 
@@ -234,10 +234,10 @@ def test_five_minutes_are_encoded_in_bounded_memory(
     assert out.isfinite().all()
 
 
-def test_the_shortest_sound_has_a_token(
+def test_the_shortest_audio_has_a_token(
     config: EncoderConfig, plain: Weights, front: PreprocessorConfig
 ) -> None:
-    mel = log_mel(front, sound("short", 800), 16_000)
+    mel = log_mel(front, noise("short", 800), 16_000)
     out = encoded(plain, config, torch.from_numpy(mel)[None])
     assert out.shape == (1, 1, ADAPTED)
     assert out.isfinite().all()

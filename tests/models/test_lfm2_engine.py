@@ -28,7 +28,7 @@ from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.models.test_lfm2_audio import CASES, GOLDEN
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
 from tests.models.tiny_tts import write_tiny_tts
@@ -75,7 +75,7 @@ class Given:
         self.reason = chunk.reason
 
     @property
-    def sound(self) -> np.ndarray:
+    def audio(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.float32), *self.pcm])
 
 
@@ -106,7 +106,7 @@ def talk(model: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
 
 
 # -- parity ----------------------------------------------------------------------------------
-class GivenSound:
+class GivenAudio:
     """Stands for the encoder: the goldens' audio is drawn at random."""
 
     def encode(self, inputs: Any) -> list[Any]:
@@ -125,7 +125,7 @@ def test_the_engine_draws_the_references_entries(tmp_path, settings_):
             loudness = LOUD if is_loud else CALM
             folder = write_tiny_lfm2_audio(tmp_path / str(seed), seed, loudness=loudness)
             model: Any = FAMILY.load(folder, BACKEND)
-            model._encoder = GivenSound()
+            model._encoder = GivenAudio()
             config = replace_config(CONFIG, **settings_)
             engine = Engine({"s2s": model}, BACKEND, config)
             same = [(n, case) for n, case in cases if case["seed"] == seed]
@@ -140,11 +140,11 @@ def test_the_engine_draws_the_references_entries(tmp_path, settings_):
 def golden_request(n: int, case: dict[str, Any], mode: Mode) -> Request:
     rows: list[list[int]] = []
     keys: list[int] = []
-    starts, sounds = [], []
+    starts, inputs = [], []
     for kind, what in case["prompt"]:
         if kind == "audio":
             starts.append(len(rows))
-            sounds.append(EncodeInput("segment", GOLDEN[f"audio_{n}"]))
+            inputs.append(EncodeInput("segment", GOLDEN[f"audio_{n}"]))
             rows += [[NOTHING] * 9] * what
             keys += [1 << 62 | n << 20 | place for place in range(what)]
             continue
@@ -152,7 +152,7 @@ def golden_request(n: int, case: dict[str, Any], mode: Mode) -> Request:
         rows += [input_row(entry, 8) for entry in entries]
         keys += [entry_key(entry) for entry in entries]
     prompt = LFM2Prompt(
-        np.array(rows), np.array(keys), tuple(starts), tuple(sounds), mode is Mode.INTERLEAVED
+        np.array(rows), np.array(keys), tuple(starts), tuple(inputs), mode is Mode.INTERLEAVED
     )
     count = len(case["runs"][mode.value]["entries"])
     return Request(f"{n} {mode.value}", "s2s", prompt, max_entries=count)
@@ -164,17 +164,17 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
     s2s, greeting = models["s2s"], (ChatMessage(Role.USER, "Hello there."),)
     return [
         talk(s2s, "talk", turn("Who is there?"), seed=1, max_new_tokens=45),
-        talk(s2s, "heard", turn(AudioContent(sound(0.9))), seed=2, max_new_tokens=30),
-        talk(s2s, "text", turn(AudioContent(sound(0.9)), "?"), speaks=False, max_new_tokens=12),
+        talk(s2s, "heard", turn(AudioContent(waveform(0.9))), seed=2, max_new_tokens=30),
+        talk(s2s, "text", turn(AudioContent(waveform(0.9)), "?"), speaks=False, max_new_tokens=12),
         s2s.prepare_speech("said", "s2s", SpeechInput("Good day.", seed=3, max_new_tokens=30)),
         s2s.prepare_transcription(
-            "written", "s2s", TranscriptionInput(sound(1.3), max_new_tokens=15)
+            "written", "s2s", TranscriptionInput(waveform(1.3), max_new_tokens=15)
         ),
         models["tts"].prepare_speech(
             "tts", "tts", SpeechInput("Hello.", voice="vivian", seed=4, max_new_tokens=12)
         ),
         models["asr"].prepare_transcription(
-            "asr", "asr", TranscriptionInput(sound(1.1), max_new_tokens=12)
+            "asr", "asr", TranscriptionInput(waveform(1.1), max_new_tokens=12)
         ),
         models["chat"].prepare_chat("chat", "chat", ChatInput(greeting, seed=5, max_new_tokens=14)),
     ]
@@ -188,14 +188,14 @@ def alone(models) -> dict[str, Given]:
         engine = Engine(models, BACKEND, CONFIG)
         given_[request.request_id] = run(engine, [request])[request.request_id]
     assert {"T", "A", "S"} <= set(given_["talk"].order)
-    assert len({len(one.sound) for one in given_.values()}) > 3
+    assert len({len(one.audio) for one in given_.values()}) > 3
     return given_
 
 
 def same(found: Given, expected: Given) -> None:
     assert found.entries == expected.entries
     assert found.reason is expected.reason
-    np.testing.assert_array_equal(found.sound, expected.sound)
+    np.testing.assert_array_equal(found.audio, expected.audio)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_memory_for_one_conversation_serves_three(models, alone):
     assert load["available_pages"] == load["pages"] == 16
 
 
-def test_the_first_sound_leaves_before_the_second_block_of_text(alone):
+def test_the_first_audio_is_sent_before_the_second_block_of_text(alone):
     order = alone["talk"].order
     first = order.index("S")
     assert order[:first].lstrip("T").strip("A") == ""
@@ -249,7 +249,7 @@ def test_a_third_turn_computes_what_is_new(model):
     turns: list[SpokenTurn] = []
     known = 0
     for n in range(3):
-        turns.append(turn(AudioContent(sound(1.0 + 0.3 * n))))
+        turns.append(turn(AudioContent(waveform(1.0 + 0.3 * n))))
         request = talk(model, str(n), *turns, seed=n, max_new_tokens=30)
         before = dict(engine.load["s2s"])
         answer = run(engine, [request])[str(n)]
@@ -264,7 +264,7 @@ def test_a_third_turn_computes_what_is_new(model):
         turns.append(turn(AnswerContent(tuple(answer.entries)), role=Role.ASSISTANT))
 
 
-def test_the_sound_is_that_of_the_frames(model, alone):
+def test_the_audio_is_that_of_the_frames(model, alone):
     """Streamed audio equals that of one decode; frames that end a stretch of audio are silent."""
     frames = [ids for ids in alone["talk"].entries if len(ids) == 8 and ids[0] != 2048]
     codec = model.tracks[1].codec
@@ -276,5 +276,5 @@ def test_the_sound_is_that_of_the_frames(model, alone):
     with torch.inference_mode():
         whole, _ = codec.decode(torch.tensor([[*frames, (-1,) * 8]]), state)
     expected = whole[0, codec.lookahead_samples :][: len(frames) * codec.frame_samples]
-    assert alone["talk"].sound.shape == expected.shape
-    np.testing.assert_allclose(alone["talk"].sound, expected.numpy(), atol=1e-5)
+    assert alone["talk"].audio.shape == expected.shape
+    np.testing.assert_allclose(alone["talk"].audio, expected.numpy(), atol=1e-5)

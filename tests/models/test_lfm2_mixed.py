@@ -30,7 +30,7 @@ from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.examples import examples
 from tests.models.test_lfm2_engine import Given, same, turn
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 from tests.models.tiny_tts import write_tiny_tts
@@ -69,7 +69,7 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
     """All that the one model does, and one of each other model."""
     s2s, tts, asr, chat = (models[name] for name in ("s2s", "tts", "asr", "chat"))
     hello = (ChatMessage(Role.USER, "Hello there."),)
-    clip = AudioContent(sound(0.6))
+    clip = AudioContent(waveform(0.6))
     answer = turn(AnswerContent(((200,), (201,), *FRAMES)), role=Role.ASSISTANT)
     say = {"temperature": 0.9, "max_new_tokens": 11}
     return [
@@ -80,7 +80,7 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
         talk(models, "text", turn(clip), speaks=False, temperature=1.0, max_new_tokens=7, seed=4),
         s2s.prepare_speech("said", "s2s", SpeechInput("Hi.", seed=8, **say)),
         s2s.prepare_transcription(
-            "written", "s2s", TranscriptionInput(sound(0.8), temperature=1.0, max_new_tokens=6)
+            "written", "s2s", TranscriptionInput(waveform(0.8), temperature=1.0, max_new_tokens=6)
         ),
         s2s.prepare_chat(
             "penalty",
@@ -91,7 +91,7 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
             "tts", "tts", SpeechInput("Hello.", voice="vivian", seed=4, max_new_tokens=5)
         ),
         asr.prepare_transcription(
-            "asr", "asr", TranscriptionInput(sound(0.7), temperature=0.8, max_new_tokens=7)
+            "asr", "asr", TranscriptionInput(waveform(0.7), temperature=0.8, max_new_tokens=7)
         ),
         chat.prepare_chat("chat", "chat", ChatInput(hello, seed=5, max_new_tokens=8)),
     ]
@@ -131,7 +131,7 @@ def alone(models, requests) -> dict[str, Given]:
         given_[name] = run(engine, {0: [request]}, {})[name]
     assert all(len(one.entries) > 2 for one in given_.values())
     assert given_["talk"].order.replace("S", "").startswith("TTAAATTAAAT")
-    assert [name for name, one in given_.items() if len(one.sound)] == [
+    assert [name for name, one in given_.items() if len(one.audio)] == [
         *("talk", "heard", "turns", "greedy", "said", "tts")
     ]
     return given_

@@ -25,7 +25,7 @@ from tests.models.tiny_lfm2_audio import CONTROLS, FIRST_BYTE, write_tokenizer
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "lfm2.npz")
 PROMPTS: list[dict[str, Any]] = json.loads(str(GOLDEN["prompts"]))
-SOUND = [NOTHING] * 9
+AUDIO = [NOTHING] * 9
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,18 @@ def tokenizer(tmp_path_factory) -> LFM2Tokenizer:
     return LFM2Tokenizer(folder)
 
 
-def sound(num_samples: int) -> AudioPart:
+def audio_part(num_samples: int) -> AudioPart:
     """Features of no meaning, in the reference's number: one frame for each 10 ms, and one."""
     frames = num_samples // 160 + 1
     values = np.full((4, frames), num_samples, np.float32)
-    return AudioPart(EncodeInput("sound", values), -(-frames // 8))
+    return AudioPart(EncodeInput("audio", values), -(-frames // 8))
 
 
 def part(said: Any) -> Part:
     if isinstance(said, str):
         return said
     kind, what = said
-    return sound(what) if kind == "sound" else tuple(tuple(ids) for ids in what)
+    return audio_part(what) if kind == "sound" else tuple(tuple(ids) for ids in what)
 
 
 def said_in(prompt: dict[str, Any]) -> list[Any]:
@@ -63,18 +63,18 @@ def built(tokenizer: LFM2Tokenizer, turns: Any, *, interleaved: bool = True) -> 
 def test_conversations_are_laid_out_as_by_the_reference(tokenizer, n):
     prompt = built(tokenizer, PROMPTS[n]["turns"])
     rows = [
-        SOUND if not row else [row[0], *[NOTHING] * 8] if len(row) == 1 else [NOTHING, *row]
+        AUDIO if not row else [row[0], *[NOTHING] * 8] if len(row) == 1 else [NOTHING, *row]
         for row in PROMPTS[n]["rows"]
     ]
     assert prompt.inputs.tolist() == rows
-    sounds = [said[1] for said in said_in(PROMPTS[n]) if said[0] == "sound"]
+    clips = [said[1] for said in said_in(PROMPTS[n]) if said[0] == "sound"]
     # every position of audio belongs to one of the clips, in order
-    places = [i for i, row in enumerate(rows) if row == SOUND]
-    starts = list(prompt.sound_starts)
-    sizes = [sound(samples).num_positions for samples in sounds]
+    places = [i for i, row in enumerate(rows) if row == AUDIO]
+    starts = list(prompt.audio_starts)
+    sizes = [audio_part(samples).num_positions for samples in clips]
     filled = [at + i for at, size in zip(starts, sizes, strict=True) for i in range(size)]
     assert filled == places
-    assert [e.values[0, 0] for e in prompt.encode_inputs] == sounds
+    assert [e.values[0, 0] for e in prompt.encode_inputs] == clips
 
 
 def test_the_goldens_have_every_kind_of_part():
@@ -98,14 +98,14 @@ def test_content_keys_identify_the_input_of_a_position(tokenizer):
     for row, key in zip(one.inputs.tolist(), one.content_keys.tolist(), strict=True):
         if row[0] != NOTHING:
             assert key == row[0]
-        elif row != SOUND:
+        elif row != AUDIO:
             assert key == entry_key(tuple(row[1:])) > 1 << 62
-    in_sound = one.content_keys[(one.inputs == NOTHING).all(1)].tolist()
-    assert len(set(in_sound)) == len(in_sound)
-    assert min(in_sound) >= 1 << 62
+    in_audio = one.content_keys[(one.inputs == NOTHING).all(1)].tolist()
+    assert len(set(in_audio)) == len(in_audio)
+    assert min(in_audio) >= 1 << 62
 
 
-def test_other_sounds_and_frames_have_other_keys(tokenizer):
+def test_other_audio_and_frames_have_other_keys(tokenizer):
     turn = [["user", [["sound", 9999]]]]
     other = [["user", [["sound", 9998]]]]
     a, b = built(tokenizer, turn), built(tokenizer, other)

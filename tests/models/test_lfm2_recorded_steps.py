@@ -21,7 +21,7 @@ from izwi.request import Request
 from izwi_models.lfm2_audio import FAMILY
 from tests.backends.torch.eager import EagerOps, drawn_by_torch
 from tests.models.test_lfm2_engine import Given, run, talk, turn
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
 
 pytest.importorskip("triton")
@@ -42,7 +42,7 @@ def asked(model: Any) -> list[Request]:
     said = [
         talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
         talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),
-        talk(model, "heard", turn(AudioContent(sound(0.7))), max_new_tokens=23, seed=4),
+        talk(model, "heard", turn(AudioContent(waveform(0.7))), max_new_tokens=23, seed=4),
         talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
         talk(model, "one", turn("y"), max_new_tokens=1),
         talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),
@@ -77,7 +77,7 @@ def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
     for name, given in expected.items():
         assert found[name].entries == given.entries, name
         assert found[name].reason == given.reason
-        np.testing.assert_allclose(found[name].sound, given.sound, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found[name].audio, given.audio, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -98,7 +98,7 @@ def test_recorded_steps_say_what_plain_ones_say(
 
 
 @CALM_AT_NIGHT
-def test_what_is_not_recorded_runs_beside_it(folder: Path) -> None:
+def test_unrecorded_work_runs_alongside_recorded_steps(folder: Path) -> None:
     """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
     for graphs in (False, True):

@@ -29,11 +29,11 @@ FRAME = (1, 2, 3, 4, 5, 6, 7, 8)
 ANSWER = ((200,), FRAME, (2048,) * 8)
 
 
-def hear(samples: Any) -> AudioPart:
+def prepare_audio(samples: Any) -> AudioPart:
     if len(samples) < 400:
         raise InvalidAudio("too short")
     frames = len(samples) // 160 + 1
-    return AudioPart(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
+    return AudioPart(EncodeInput("audio", np.zeros((2, frames), np.float32)), -(-frames // 8))
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,17 @@ def tokenizer(tmp_path_factory) -> LFM2Tokenizer:
 
 @pytest.fixture(params=[True, False], ids=["lists voices", "follows descriptions"])
 def checkpoint(request, tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, request.param, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, request.param, prepare_audio)
 
 
 @pytest.fixture
 def newer(tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, True, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, True, prepare_audio)
 
 
 @pytest.fixture
 def older(tokenizer) -> Checkpoint:
-    return Checkpoint(checked_config(TINY, "config"), tokenizer, False, hear)
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, False, prepare_audio)
 
 
 def turns(*parts: Any) -> tuple[SpokenTurn, ...]:
@@ -102,7 +102,7 @@ def test_a_conversation_begins_with_the_models_own_instruction(checkpoint):
     assert request.prompt.mode is Mode.INTERLEAVED
 
 
-def test_an_answer_in_text_alone_ends_where_sound_would_begin(checkpoint):
+def test_an_answer_in_text_alone_ends_where_audio_would_begin(checkpoint):
     request = talk(checkpoint, "hi", speaks=False)
     assert written(checkpoint, request) == "user\nhi\nassistant\n"
     assert request.prompt.mode is Mode.SEQUENTIAL
@@ -110,12 +110,12 @@ def test_an_answer_in_text_alone_ends_where_sound_would_begin(checkpoint):
     assert talk(checkpoint, "hi").stop_ids == (7,)
 
 
-def test_sound_and_earlier_answers_are_part_of_it(checkpoint):
+def test_audio_and_earlier_answers_are_part_of_it(checkpoint):
     request = talk(
         checkpoint, AudioContent(np.zeros(16000, np.float32)), AnswerContent(ANSWER), "and?"
     )
     prompt = request.prompt
-    assert len(prompt.encode_inputs) == len(prompt.sound_starts) == 1
+    assert len(prompt.encode_inputs) == len(prompt.audio_starts) == 1
     rows = prompt.inputs.tolist()
     at = rows.index([-1, *FRAME])
     assert rows[at - 1][0] == 200
@@ -186,7 +186,7 @@ def test_a_turn_that_cannot_be(checkpoint, turn):
     assert reported.value.param == "messages"
 
 
-def test_no_turn_and_a_sound_that_is_too_short(checkpoint):
+def test_no_turn_and_audio_that_is_too_short(checkpoint):
     with pytest.raises(InvalidRequest, match="no message"):
         talk(checkpoint)
     with pytest.raises(InvalidAudio):
@@ -247,7 +247,7 @@ def test_a_model_with_voices_ignores_a_description(newer, older):
 
 
 # -- transcription ---------------------------------------------------------------------------
-def test_a_transcription_hears_one_sound(checkpoint):
+def test_a_transcription_takes_one_audio_input(checkpoint):
     request = listen(checkpoint, 2.0)
     assert written(checkpoint, request) == "system\nPerform ASR.\nuser\n\nassistant\n"
     assert request.sampling == SamplingParams()
@@ -273,7 +273,7 @@ def chat(checkpoint: Checkpoint, *contents: str, **settings: Any) -> Request:
     return chat_request(checkpoint, "r", "tiny", ChatInput(messages, **settings))
 
 
-def test_a_chat_is_the_template_without_sound(checkpoint):
+def test_a_chat_is_the_template_without_audio(checkpoint):
     request = chat(checkpoint, "hi", "hello", "and?", seed=4)
     assert written(checkpoint, request) == ("user\nhi\nassistant\nhello\nuser\nand?\nassistant\n")
     assert request.prompt.mode is Mode.SEQUENTIAL

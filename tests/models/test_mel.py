@@ -17,7 +17,7 @@ from izwi.audio.mel import (
     whisper_log_mel,
 )
 from izwi.errors import InvalidAudio
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "asr.npz")
 STEP = 37
@@ -25,15 +25,15 @@ STEP = 37
 
 @pytest.mark.parametrize("seconds", [0.35, 3.2, 20.0])
 def test_whisper_features_are_the_references(seconds):
-    mel = whisper_log_mel(sound(seconds))
+    mel = whisper_log_mel(waveform(seconds))
     assert mel.dtype == np.float32
     assert mel.shape == (128, int(seconds * 100))
     expected = GOLDEN[f"features_{seconds}"]
     np.testing.assert_allclose(mel.flatten()[::STEP], expected, atol=1e-4, rtol=0)
 
 
-def test_long_sound_is_transformed_in_blocks_without_seams():
-    samples = sound(60.0)
+def test_long_audio_is_transformed_in_blocks_without_seams():
+    samples = waveform(60.0)
     late = whisper_log_mel(samples)[:, 4000:4200]
     alone = whisper_log_mel(samples[16000 * 30 :])[:, 1000:1200]
     # both clips reach the same loudest value, so only the seam could differ
@@ -58,7 +58,7 @@ def test_two_channels_are_invalid_audio():
         whisper_log_mel(np.zeros((2, 1600), np.float32))
 
 
-def test_shortest_sound():
+def test_shortest_audio():
     assert whisper_log_mel(np.ones(201, np.float32)).shape == (128, 1)
     assert speaker_log_mel(np.ones(385, np.float32)).shape == (1, 128)
 
@@ -87,7 +87,7 @@ def test_bands_are_the_filterbank_in_products_that_one_thread_computes(rate, n_f
 
 
 def test_speaker_features_are_the_definition():
-    samples = sound(1.5)[: 24000 // 2]
+    samples = waveform(1.5)[: 24000 // 2]
     mel = speaker_log_mel(samples)
     assert mel.shape == (len(samples) // 256, 128)
     padded = np.pad(samples.astype(np.float64), 384, mode="reflect")

@@ -86,7 +86,7 @@ def test_logits_are_near_those_of_full_weights(weights: str, least: float) -> No
     assert cosines.max() < 1 - 1e-7, "some codebook has full weights"
 
 
-def test_every_large_product_of_the_decoders_is_narrow(tmp_path: Path) -> None:
+def test_every_large_product_of_the_decoders_is_quantized(tmp_path: Path) -> None:
     folder = write_tiny_tts(tmp_path / "tts")
     model = FAMILY.load(folder, torch_backend("cpu", weights="int8"))
     assert isinstance(model, Qwen3TTS)

@@ -24,7 +24,7 @@ from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import ENCODE_CODES, ENCODE_SPEAKER
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_tts import write_tiny_tts
 from tests.random_weights import random_weights
 
@@ -59,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Qwen3TTS:
 
 
 def clip(samples: int, seed: int = 0) -> Float32:
-    return sound(samples / 16_000, seed)
+    return waveform(samples / 16_000, seed)
 
 
 def padded(pieces: list[Float32], shape: tuple[int, ...], seed: int) -> torch.Tensor:

@@ -48,13 +48,13 @@ def voices(rows: int = 8, rate: int = 16_000, seconds: float = 1.0) -> torch.Ten
     """Buzzes of different pitches, silent at first."""
     time = torch.arange(int(rate * seconds)) / rate
     pitch = 100.0 + 10.0 * torch.arange(rows)[:, None]
-    sound = sum(torch.sin(2 * torch.pi * n * pitch * time) / n for n in range(1, 9))
-    assert isinstance(sound, torch.Tensor)
-    return 0.1 * sound * (time > 0.1)
+    audio = sum(torch.sin(2 * torch.pi * n * pitch * time) / n for n in range(1, 9))
+    assert isinstance(audio, torch.Tensor)
+    return 0.1 * audio * (time > 0.1)
 
 
 # -- noise, rooms, no speech ----------------------------------------------------------------------
-@pytest.mark.parametrize("make", [disturbed, lambda sound: no_speech(*sound.shape, CPU)])
+@pytest.mark.parametrize("make", [disturbed, lambda audio: no_speech(*audio.shape, CPU)])
 def test_augmented_audio_is_finite_and_not_silent(make) -> None:
     torch.manual_seed(0)
     heard = make(voices())
@@ -82,18 +82,18 @@ def test_noise_has_level_one_and_varying_colour() -> None:
 
 
 def test_babble_does_not_contain_the_rows_own_voice() -> None:
-    sound = torch.zeros(8, SAMPLES)
-    sound[3] = voices()[3]
-    mixed = babble(sound)
+    audio = torch.zeros(8, SAMPLES)
+    audio[3] = voices()[3]
+    mixed = babble(audio)
     assert mixed[3].abs().max() == 0
     assert (level(mixed)[4:] > 0.5).all()
 
 
 def test_reverberation_does_not_delay_speech() -> None:
     torch.manual_seed(0)
-    sound = torch.zeros(64, SAMPLES)
-    sound[:, 4000] = 1.0
-    power = through_rooms(sound).square()
+    audio = torch.zeros(64, SAMPLES)
+    audio[:, 4000] = 1.0
+    power = through_rooms(audio).square()
     # a telephone's filter has no delay either, and rings a little to both sides
     assert (power[:, :3600].sum(1) < 0.02 * power.sum(1)).all()
     assert (power[:, 4000] == power.amax(1)).all()

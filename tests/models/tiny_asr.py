@@ -140,7 +140,7 @@ def write_tokenizer(folder: Path) -> None:
     _write(folder / "tokenizer_config.json", {"added_tokens_decoder": added})
 
 
-def sound(seconds: float, seed: int = 0) -> npt.NDArray[np.float32]:
+def waveform(seconds: float, seed: int = 0) -> npt.NDArray[np.float32]:
     """Make voiced noise at 16 kHz whose pitch and loudness move, so that no second is like another.
 
     Built from integer draws and elementary functions in float64, so that every machine and numpy

@@ -45,7 +45,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/step_thread.py": (*_LOOP, *_SERVE),
     "izwi/serialization.py": (
-        *("tests/serve/test_wire.py", "tests/serve/test_lines.py"),
+        *("tests/serve/test_wire.py", "tests/serve/test_json_arrays.py"),
         "tests/engine/test_recording.py",
     ),
     **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},

@@ -117,7 +117,7 @@ class Talk:
         kinds = [event.type for event in self.events]
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 
-    def sound(self, response_id=None):
+    def audio(self, response_id=None):
         """All audio of a response, or of all of them."""
         return b"".join(
             base64.b64decode(event.delta)

@@ -57,7 +57,7 @@ globalThis.microphone = (() => {
       source.start();
     },
 
-    // Seconds of sound that the page has played since it was first asked.
+    // Seconds of audio that the page has played since it was first asked.
     async heard() {
       await receive();
       return playedS;

@@ -90,8 +90,8 @@ class Phone:
             case "input_audio_buffer.speech_started":
                 self._pending = self._pending[:0]
             case "response.output_audio.delta":
-                sound = from_s16le(base64.b64decode(event["delta"]))
-                self._pending = np.concatenate([self._pending, sound])
+                audio = from_s16le(base64.b64decode(event["delta"]))
+                self._pending = np.concatenate([self._pending, audio])
         self._news.set()
 
     async def close(self, code, reason):
@@ -141,7 +141,7 @@ class Phone:
         """Be silent until so much of the last answer has come, in seconds."""
         while True:
             created = self.of("response.created")
-            if created and len(self.sound(created[-1].event["response"]["id"])) >= seconds * 48_000:
+            if created and len(self.audio(created[-1].event["response"]["id"])) >= seconds * 48_000:
                 return
             await self.be_silent(BLOCK_S)
 
@@ -187,7 +187,7 @@ class Phone:
     def of(self, *kinds):
         return [happened for happened in self.events if happened.event["type"] in kinds]
 
-    def sound(self, response_id=None):
+    def audio(self, response_id=None):
         return b"".join(
             base64.b64decode(happened.event["delta"])
             for happened in self.of("response.output_audio.delta")

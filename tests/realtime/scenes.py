@@ -47,10 +47,10 @@ class Scene:
             return None
         name, below_db = self.behind
         if name == "noise":
-            sound = np.random.default_rng(5).normal(size=24_000 * 5).astype(np.float32)
+            audio = np.random.default_rng(5).normal(size=24_000 * 5).astype(np.float32)
         else:
-            sound = recorded(name)
-        return sound * (rms(recorded("question")) / rms(sound) * 10 ** (-below_db / 20))
+            audio = recorded(name)
+        return audio * (rms(recorded("question")) / rms(audio) * 10 ** (-below_db / 20))
 
 
 SEMANTIC = {"type": "semantic_vad"}

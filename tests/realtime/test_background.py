@@ -13,7 +13,7 @@ from tests.realtime.world import recorded
 RATE = 16_000
 
 
-def sound(name, lead_s=0.5):
+def audio(name, lead_s=0.5):
     """A recorded sound behind near silence, at 16 kHz."""
     samples = soxr.resample(recorded(name), 24_000, RATE)
     samples = np.concatenate([np.zeros(int(lead_s * RATE)), samples, np.zeros(RATE // 2)])
@@ -28,17 +28,17 @@ def speech(samples):
 @pytest.mark.parametrize("name", ["pad", "dial"])
 @pytest.mark.parametrize("lead_s", [0.0, 0.5])
 def test_sustained_tones_are_not_speech(name, lead_s):
-    assert speech(sound(name, lead_s)).mean() < 0.06
+    assert speech(audio(name, lead_s)).mean() < 0.06
 
 
 def test_ringing_notes_after_the_first_are_not_speech():
-    assert not speech(sound("music"))[75:].any()
+    assert not speech(audio("music"))[75:].any()
 
 
 def test_voices_without_pauses_become_background():
-    found = speech(sound("babble"))
+    found = speech(audio("babble"))
     assert found[100:].mean() < 0.25
-    assert speech(sound("babble", 0.0))[75:].mean() < 0.25
+    assert speech(audio("babble", 0.0))[75:].mean() < 0.25
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_voices_without_pauses_become_background():
 )
 @pytest.mark.parametrize("lead_s", [0.0, 0.5])
 def test_a_speaker_is_detected(name, lead_s):
-    found = speech(sound(name, lead_s))
+    found = speech(audio(name, lead_s))
     spoken = np.flatnonzero(found)
     # no gap in it is as long as the silence that ends a turn
     assert np.diff(spoken).max() < 25
@@ -56,7 +56,7 @@ def test_a_speaker_is_detected(name, lead_s):
 
 @pytest.mark.parametrize("behind", ["pad", "babble"])
 def test_a_speaker_is_detected_over_the_background(behind):
-    voice, room = sound("long"), sound(behind, 0.0)
+    voice, room = audio("long"), audio(behind, 0.0)
     room = np.resize(room, len(voice)) * (0.3 * np.std(voice) / np.std(room))
     spoken = np.flatnonzero(speech((voice + room).astype(np.float32)))
     assert np.diff(spoken).max() < 30

@@ -134,8 +134,8 @@ def check(phone, made):
     assert not phone.of("error")
     whole = {}
     for tones in made:
-        sound = (np.clip(tones.pcm, -1, 1) * 32767).round().astype("<i2")
-        whole[sound.tobytes()[:9600]] = sound.tobytes()
+        audio = (np.clip(tones.pcm, -1, 1) * 32767).round().astype("<i2")
+        whole[audio.tobytes()[:9600]] = audio.tobytes()
     active = None
     for happened in phone.events:
         event = happened.event
@@ -146,15 +146,15 @@ def check(phone, made):
             case "response.done":
                 active = None
             case "response.output_audio.delta":
-                assert event["response_id"] == active, "sound of a response that has ended"
+                assert event["response_id"] == active, "audio of a response that has ended"
     for response in done:
-        sound = phone.sound(response["id"])
+        audio = phone.audio(response["id"])
         assert response["status"] in ("completed", "cancelled")
         if response["status"] == "cancelled":
             assert response["status_details"]["reason"] == "turn_detected"
-        if len(sound) >= 9600:
-            sent = np.frombuffer(sound, "<i2").astype(int)
-            full = np.frombuffer(whole[sound[:9600]], "<i2").astype(int)
+        if len(audio) >= 9600:
+            sent = np.frombuffer(audio, "<i2").astype(int)
+            full = np.frombuffer(whole[audio[:9600]], "<i2").astype(int)
             assert np.array_equal(sent, full[: len(sent)]), "samples are missing or repeated"
             assert response["status"] == "cancelled" or len(sent) == len(full)
 

@@ -83,14 +83,14 @@ def test_a_key_without_seconds_gets_no_transcript_and_the_session_goes_on(world)
     answers = [made.event["response"]["status_details"] for made in phone.of("response.done")]
     codes += [made["error"]["code"] for made in answers]
     assert codes == ["insufficient_quota"] * 4
-    assert not phone.sound()
+    assert not phone.audio()
 
 
 def test_speech_that_the_client_clears_is_in_no_transcript(world):
     async def script(phone, _):
-        sound, question = recorded("would-like"), recorded("question")
+        audio, question = recorded("would-like"), recorded("question")
         await phone.be_silent(0.4)
-        await phone.hear(sound[: int(0.9 * np.flatnonzero(np.abs(sound) > 0.05)[-1])])
+        await phone.hear(audio[: int(0.9 * np.flatnonzero(np.abs(audio) > 0.05)[-1])])
         phone.tell("input_audio_buffer.clear")  # while the user speaks
         await phone.hear(question[np.flatnonzero(np.abs(question) > 0.05)[0] :])
         await phone.until(COMPLETED)

@@ -67,7 +67,7 @@ async def test_a_spoken_question_is_answered_aloud(client, served, said):
     assert done.response.usage.output_token_details.audio_tokens > 20
     deltas = [e.delta for e in talk.events if e.type == "response.output_audio_transcript.delta"]
     assert "".join(deltas) == ANSWER
-    assert len(talk.sound()) > 2 * 48_000
+    assert len(talk.audio()) > 2 * 48_000
     heard = next(e for e in talk.events if e.type.endswith("transcription.completed"))
     assert "train" in heard.transcript.lower()
     assert heard.usage.seconds > 1
@@ -87,7 +87,7 @@ async def test_a_written_question_is_answered_in_writing(client):
         created = await talk.until("response.created")
         assert created.response.metadata == {"client_event_id": "x"}
         done = await talk.until("response.done")
-    assert talk.sound() == b""
+    assert talk.audio() == b""
     (item,) = done.response.output
     assert (item.content[0].type, item.content[0].text) == ("output_text", ANSWER)
     parts = [e.part.type for e in talk.events if e.type == "response.content_part.added"]
@@ -98,7 +98,7 @@ async def undisturbed(client, said):
     async with talking(client) as talk:
         await ask(talk, said)
         await talk.until("response.done")
-        return talk.sound()
+        return talk.audio()
 
 
 @pytest.mark.parametrize("cough_s", [pytest.param(0.12, marks=pytest.mark.slow), 0.2])
@@ -114,7 +114,7 @@ async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, sai
         assert done.response.status == ENDED
     kinds = [event.type for event in talk.events]
     assert kinds.count("input_audio_buffer.speech_started") == 1, "the question alone"
-    assert talk.sound() == expected
+    assert talk.audio() == expected
 
 
 async def test_an_interruption_ends_the_answer_and_is_answered(client, served, said):
@@ -129,12 +129,12 @@ async def test_an_interruption_ends_the_answer_and_is_answered(client, served, s
         assert done.response.id == first.response.id
         assert done.response.status == "cancelled"
         assert done.response.status_details.reason == "turn_detected"
-        sent = len(talk.sound(first.response.id))
+        sent = len(talk.audio(first.response.id))
         await talk.be_silent(0.8)
         second = await talk.until("response.created")
         assert (await talk.until("response.done")).response.status == ENDED
-        assert len(talk.sound(first.response.id)) == sent, "sound of a cancelled answer"
-        assert len(talk.sound(second.response.id)) > 2 * 48_000
+        assert len(talk.audio(first.response.id)) == sent, "audio of a cancelled answer"
+        assert len(talk.audio(second.response.id)) > 2 * 48_000
         (item,) = done.response.output
         await talk.connection.conversation.item.retrieve(item_id=item.id)
         kept = (await talk.until("conversation.item.retrieved")).item
@@ -192,7 +192,7 @@ async def test_answers_have_the_rate_of_telephone_formats(client, kind):
     async with talking(client, audio=audio) as talk:
         await talk.connection.response.create(response={"instructions": "Say it."})
         await talk.until("response.done")
-    assert 8000 < len(talk.sound()) < 8000 * 5
+    assert 8000 < len(talk.audio()) < 8000 * 5
 
 
 async def test_a_client_with_a_large_lead_gets_all_audio_at_once(client, said):
@@ -200,7 +200,7 @@ async def test_a_client_with_a_large_lead_gets_all_audio_at_once(client, said):
     async with talking(client, audio={"output": {"lead_ms": 60_000}}) as talk:
         await ask(talk, said)
         await talk.until("response.done")
-    assert talk.sound() == expected
+    assert talk.audio() == expected
 
 
 async def test_noise_and_silence_do_not_start_turns(client):
@@ -281,11 +281,11 @@ async def test_speech_over_an_answer_pauses_the_engine(client, served, said):
         async with asyncio.timeout(30):
             while not sum(load["paused"] for load in served.engine.load.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        sent = len(talk.sound())
+        sent = len(talk.audio())
         with suppress(TimeoutError):  # what was on its way, and then nothing
-            while len(talk.sound()) < sent + 48_000:
+            while len(talk.audio()) < sent + 48_000:
                 await asyncio.wait_for(talk.next(), 0.7)
-        assert len(talk.sound()) < sent + 48_000
+        assert len(talk.audio()) < sent + 48_000
         await talk.be_silent(0.5)
         assert (await talk.until("response.done")).response.status == ENDED
-        assert len(talk.sound()) > sent + 48_000
+        assert len(talk.audio()) > sent + 48_000

@@ -47,14 +47,14 @@ def conversation(world, disturb, at_s):
 def undisturbed(world):
     async def nothing(phone, engine): ...
 
-    return conversation(world, nothing, 0.1).sound()
+    return conversation(world, nothing, 0.1).audio()
 
 
 def assert_resumed(phone, undisturbed):
     assert happened(phone) == "SERD"
     assert phone.num_left == 0
-    assert len(phone.sound()) == len(undisturbed) > 4 * 48_000
-    assert phone.sound() == undisturbed
+    assert len(phone.audio()) == len(undisturbed) > 4 * 48_000
+    assert phone.audio() == undisturbed
 
 
 async def others(world, engine, count=4):
@@ -99,12 +99,12 @@ def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause
             asked, hit = known(engine)
         elif happens == "death":
             engine.die()
-        sent = len(phone.sound())
+        sent = len(phone.audio())
         await phone.be_silent(pause_s)
         if happens == "death":
             engine.come_back()
             await phone.be_silent(0.2)
-        assert len(phone.sound()) - sent <= 2 * 48_000, "it was not paused"
+        assert len(phone.audio()) - sent <= 2 * 48_000, "it was not paused"
         resume()
         if happens == "eviction":
             await phone.be_silent(1.0)
@@ -114,13 +114,13 @@ def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause
     assert_resumed(conversation(world, disturb, 1.0), undisturbed)
 
 
-@pytest.mark.parametrize("sound", ["cough", "mm-hm", pytest.param("right", marks=pytest.mark.slow)])
-def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, sound):
+@pytest.mark.parametrize("audio", ["cough", "mm-hm", pytest.param("right", marks=pytest.mark.slow)])
+def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, audio):
     async def disturb(phone, engine):
-        await phone.hear(recorded(sound))
+        await phone.hear(recorded(audio))
         await phone.be_silent(0.3)
         assert engine.paused, "the engine was not paused"
-        await phone.hear(recorded(sound))
+        await phone.hear(recorded(audio))
 
     assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
@@ -163,8 +163,8 @@ def test_an_answer_resumes_after_random_disturbances(world, undisturbed, seed):
                     engine.come_back()
                 case "silence":
                     await phone.be_silent(chance.uniform(0, 1))
-                case sound:
-                    await phone.hear(recorded(sound))
+                case audio:
+                    await phone.hear(recorded(audio))
                     await phone.be_silent(0.4)
 
     assert_resumed(conversation(world, disturb, chance.uniform(0.1, 4.0)), undisturbed)

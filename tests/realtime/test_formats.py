@@ -41,7 +41,7 @@ def test_silence_stays_silence(law):
     assert np.abs(decode_g711(encode_g711(np.zeros(9, np.float32), law), law)).max() < 3e-4
 
 
-SOUND = np.random.default_rng(5).uniform(-0.9, 0.9, 6000).astype(np.float32)
+AUDIO = np.random.default_rng(5).uniform(-0.9, 0.9, 6000).astype(np.float32)
 CUTS = st.lists(st.integers(0, 12_000), max_size=12).map(sorted)
 
 
@@ -49,7 +49,7 @@ CUTS = st.lists(st.integers(0, 12_000), max_size=12).map(sorted)
 @given(st.sampled_from(sorted(FORMATS)), CUTS)
 def test_decoding_does_not_depend_on_how_input_is_cut(name, cuts):
     wire = FORMATS[name]
-    data = wire.encode(SOUND)
+    data = wire.encode(AUDIO)
     whole = InputDecoder(wire).write(data)
     decoder, pieces = InputDecoder(wire), []
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
@@ -66,8 +66,8 @@ def test_decoding_does_not_depend_on_how_input_is_cut(name, cuts):
 def test_encoding_does_not_depend_on_how_output_is_cut(name, cuts):
     def encoded(cuts):
         encoder = OutputEncoder(FORMATS[name], 24_000)
-        pairs = zip([0, *cuts], [*cuts, len(SOUND)], strict=True)
-        return b"".join(encoder.write(SOUND[a:b]) for a, b in pairs) + encoder.finish()
+        pairs = zip([0, *cuts], [*cuts, len(AUDIO)], strict=True)
+        return b"".join(encoder.write(AUDIO[a:b]) for a, b in pairs) + encoder.finish()
 
     whole = encoded([])
     assert encoded([cut // 2 for cut in cuts]) == whole
@@ -76,12 +76,12 @@ def test_encoding_does_not_depend_on_how_output_is_cut(name, cuts):
 
 def test_pcm_at_its_own_rate_is_not_resampled():
     encoder = OutputEncoder(FORMATS["audio/pcm"], 24_000)
-    assert encoder.write(SOUND) + encoder.finish() == to_s16le(SOUND)
+    assert encoder.write(AUDIO) + encoder.finish() == to_s16le(AUDIO)
 
 
 def test_half_a_sample_waits_for_the_other_half():
     wire = FORMATS["audio/pcm"]
-    data = wire.encode(SOUND)
+    data = wire.encode(AUDIO)
     decoder = InputDecoder(wire)
     joined = np.concatenate([decoder.write(data[:1001]), decoder.write(data[1001:])])
     np.testing.assert_allclose(joined, InputDecoder(wire).write(data)[: len(joined)], atol=1e-6)

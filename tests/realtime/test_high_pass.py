@@ -69,10 +69,10 @@ def test_filtering_does_not_depend_on_how_the_input_is_cut():
 
 
 def test_an_echo_is_recognized_behind_an_offset():
-    sound = voice(7, 1.5)
+    audio = voice(7, 1.5)
     check = EchoCheck()
     check.begin_answer()
-    check.write_sent(sound)
+    check.write_sent(audio)
     for start in range(0, RATE, FRAME_SAMPLES):
-        check.write_heard(0.1 * sound[start : start + FRAME_SAMPLES] + np.float32(0.05))
+        check.write_heard(0.1 * audio[start : start + FRAME_SAMPLES] + np.float32(0.05))
     assert check.explained() > 0.9

@@ -24,16 +24,16 @@ def conversation(world, dies_s=None, gone_s=2.0):
 
     async def script(phone, engine):
         await phone.be_silent(0.4)
-        sound = np.concatenate([recorded("question"), np.zeros(RATE * 2, np.float32)])
-        first = len(sound) if dies_s is None else int(dies_s * RATE)
-        await phone.hear(sound[:first])
+        audio = np.concatenate([recorded("question"), np.zeros(RATE * 2, np.float32)])
+        first = len(audio) if dies_s is None else int(dies_s * RATE)
+        await phone.hear(audio[:first])
         if dies_s is not None:
             engine.die()
             gone = first + int(gone_s * RATE)
-            await phone.hear(sound[first:gone])
-            await phone.be_silent(max(0.0, (gone - len(sound)) / RATE))
+            await phone.hear(audio[first:gone])
+            await phone.be_silent(max(0.0, (gone - len(audio)) / RATE))
             engine.come_back()
-            await phone.hear(sound[gone:])
+            await phone.hear(audio[gone:])
         await phone.until("response.created")
         await phone.until_answered()
 
@@ -43,7 +43,7 @@ def conversation(world, dies_s=None, gone_s=2.0):
 @pytest.fixture(scope="module")
 def undisturbed(world):
     phone = conversation(world)
-    assert len(phone.sound()) > 2 * 48_000
+    assert len(phone.audio()) > 2 * 48_000
     return phone
 
 
@@ -63,5 +63,5 @@ def test_a_turn_is_answered_after_the_engine_dies_during_it(world, undisturbed, 
     heard = [[e.event["transcript"] for e in made.of(COMPLETED)] for made in (phone, undisturbed)]
     assert heard[0] == heard[1]
     assert len(heard[0]) == 1
-    assert phone.sound() == undisturbed.sound()
+    assert phone.audio() == undisturbed.audio()
     assert phone.num_left == 0

@@ -56,6 +56,6 @@ def test_a_pause_at_the_start_of_an_answer_is_kept(cut):
     whole = np.concatenate([np.zeros(24_000, np.float32), np.ones(100, np.float32)])
     lead_in = LeadIn(24_000)
     played = [lead_in.cut(whole[start : start + cut]) for start in range(0, len(whole), cut)]
-    sound = np.concatenate(played)
-    assert len(whole) - 9600 - 480 <= len(sound) <= len(whole) - 9600
-    assert sound[-100:].all()
+    audio = np.concatenate(played)
+    assert len(whole) - 9600 - 480 <= len(audio) <= len(whole) - 9600
+    assert audio[-100:].all()

@@ -32,9 +32,9 @@ def play(world, scene):
 @pytest.fixture(scope="module")
 def undisturbed(world):
     """The audio of an answer over which there is no sound."""
-    sound = play(world, Scene((*ASKED, "done"), "SERD")).sound()
-    assert len(sound) > 2 * 48_000
-    return sound
+    audio = play(world, Scene((*ASKED, "done"), "SERD")).audio()
+    assert len(audio) > 2 * 48_000
+    return audio
 
 
 assert set(AT_NIGHT) < set(SCENES)
@@ -53,7 +53,7 @@ def test_each_scene_gives_the_expected_events(world, undisturbed, name):
     assert phone.num_left == 0
     answers = [made.event["response"]["id"] for made in phone.of("response.created")]
     if scene.is_undisturbed:
-        assert [phone.sound(answer) == undisturbed for answer in answers] == [True] * len(answers)
+        assert [phone.audio(answer) == undisturbed for answer in answers] == [True] * len(answers)
     if scene.pauses is not None:
         assert (phone.longest_wait_s > PAUSED_S) == scene.pauses
     if scene.prepared is not None:
@@ -61,7 +61,7 @@ def test_each_scene_gives_the_expected_events(world, undisturbed, name):
     for answer in phone.of("response.done"):
         sent = [e.at_s for e in phone.of("response.output_audio.delta")
                 if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip
-        assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"
+        assert max(sent, default=0.0) <= answer.at_s, "audio after the end of an answer"
 
 
 def test_an_answer_prepared_for_a_client_that_leaves_is_counted_as_unused(world):

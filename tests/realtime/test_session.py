@@ -137,16 +137,16 @@ def test_a_second_response_is_refused(socket):
 def test_the_users_audio_can_be_retrieved(socket):
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     assert tell(socket, "session.update", session=off)["type"] == "session.updated"
-    sound = bytes(range(256)) * 60
-    for start in range(0, len(sound), 1001):
-        audio = base64.b64encode(sound[start : start + 1001]).decode()
+    pcm = bytes(range(256)) * 60
+    for start in range(0, len(pcm), 1001):
+        audio = base64.b64encode(pcm[start : start + 1001]).decode()
         socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
     committed = tell(socket, "input_audio_buffer.commit")
     assert committed["type"] == "input_audio_buffer.committed"
     socket.recv()
     socket.recv()
     kept = tell(socket, "conversation.item.retrieve", item_id=committed["item_id"])
-    assert base64.b64decode(kept["item"]["content"][0]["audio"]) == sound
+    assert base64.b64decode(kept["item"]["content"][0]["audio"]) == pcm
 
 
 @pytest.mark.parametrize(
@@ -244,11 +244,11 @@ def test_a_server_without_webrtc_reports_that(served, monkeypatch):
 @pytest.mark.parametrize("num_events", range(6))
 def test_a_client_that_leaves_at_any_point_leaves_no_request_running(served, said, num_events):
     """Without a close frame, after some of its events; no request keeps running."""
-    sound = to_s16le(said("When does the train leave?"))
+    audio = to_s16le(said("When does the train leave?"))
     events = [
         {"type": "response.create", "response": {"conversation": "none"}},
         {"type": "response.create"},
-        {"type": "input_audio_buffer.append", "audio": base64.b64encode(sound).decode()},
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(audio).decode()},
         {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(40_000)).decode()},
         {"type": "response.cancel"},
     ]

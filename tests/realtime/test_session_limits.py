@@ -102,13 +102,13 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
 
 def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
     rng = np.random.default_rng(5)
-    sound = rng.integers(-3000, 3000, 24_000 * 70, np.int16).tobytes()
+    audio = rng.integers(-3000, 3000, 24_000 * 70, np.int16).tobytes()
     whole, in_pieces = (InputBuffer(WIRE) for _ in range(2))
-    whole.write(sound)
+    whole.write(audio)
     start = 0
-    while start < len(sound):
+    while start < len(audio):
         size = int(rng.integers(1, 9600))
-        in_pieces.write(sound[start : start + size])
+        in_pieces.write(audio[start : start + size])
         start += size
     assert in_pieces.end_ms == whole.end_ms == 70_000
     for first_ms, last_ms in ((0, 70_000), (12_345, 12_367), (69_000, 80_000), (5, 5)):
@@ -117,10 +117,10 @@ def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
         )
     in_pieces.drop(30_000)
     assert np.array_equal(in_pieces.samples(0), whole.samples(30_000))
-    in_pieces.write(sound[:48_000])  # behind what was dropped
-    whole.write(sound[:48_000])
+    in_pieces.write(audio[:48_000])  # behind what was dropped
+    whole.write(audio[:48_000])
     assert np.array_equal(in_pieces.samples(31_000), whole.samples(31_000))
-    frame = in_pieces.write(sound[:48_000])[20]
+    frame = in_pieces.write(audio[:48_000])[20]
     before = in_pieces.samples(0)
     in_pieces.silence(frame)
     changed = np.flatnonzero(in_pieces.samples(0) != before)
@@ -168,11 +168,11 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
 
     monkeypatch.setattr(dialogue_module, "LiveTranscriber", Listening)
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
-    sound = base64.b64encode(bytes(9600)).decode()
+    audio = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     monkeypatch.setattr("izwi_api.realtime.session.check_settings", no_check)
     turn = [
-        {"type": "input_audio_buffer.append", "audio": sound},
+        {"type": "input_audio_buffer.append", "audio": audio},
         {"type": "input_audio_buffer.commit"},
     ]
     wire = FakeWire([{"type": "session.update", "session": off}, *turn * 40])

@@ -60,12 +60,12 @@ def windows(samples):
 def test_a_gliding_pitch_is_voiced(hertz):
     at = np.arange(RATE) / RATE
     phase = 2 * np.pi * np.cumsum(hertz * (1 + 0.2 * at)) / RATE
-    sound = sum(np.sin(k * phase) / k for k in range(1, 8)).astype(np.float32)
+    audio = sum(np.sin(k * phase) / k for k in range(1, 8)).astype(np.float32)
     tracker = PitchTracker()
-    found = [tracker.is_voiced(window) for window in windows(sound)]
+    found = [tracker.is_voiced(window) for window in windows(audio)]
     assert np.mean(found) > 0.95
     tracker.skip()
-    assert not tracker.is_voiced(sound[:640])
+    assert not tracker.is_voiced(audio[:640])
 
 
 @pytest.mark.parametrize("band", [(150, 700), (300, 1400), (100, 4000)])
@@ -100,7 +100,7 @@ class OddListener(LiveTranscriber):
 
     async def _run(self):
         while await self._fed.get() is not None:
-            self._hear("Stuckedox.", "")
+            self._on_text("Stuckedox.", "")
         return "Stuckedox."
 
 

@@ -67,13 +67,13 @@ def test_cleared_audio_is_not_played():
 
 @examples(100)
 @given(
-    sounds=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
+    sizes=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
     pauses=st.lists(st.booleans(), max_size=30),
 )
-def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
+def test_all_audio_is_played_once_for_any_pauses(sizes, pauses):
     heard = Heard()
     written = b""
-    for place, size in enumerate(sounds):
+    for place, size in enumerate(sizes):
         piece = bytes([place + 1]) * size
         heard.speaker.play(f"r{place}", piece)
         heard.speaker.complete(f"r{place}")
@@ -84,7 +84,7 @@ def test_all_audio_is_played_once_for_any_pauses(sounds, pauses):
         played += heard.speaker.read(FRAME)
     assert played.replace(b"\0", b"") == written
     assert [event for event in heard.events if event[0] == "started"] == [
-        ("started", f"r{place}") for place in range(len(sounds))
+        ("started", f"r{place}") for place in range(len(sizes))
     ]
 
 
@@ -101,7 +101,7 @@ class Starved:
     def abort(self): ...
 
 
-async def test_an_answer_that_is_cancelled_is_cleared_even_if_all_its_sound_was_played():
+async def test_a_cancelled_answer_is_cleared_even_if_all_its_audio_was_played():
     heard = Heard()
     hooks = Hooks(
         emit=lambda *_, **__: None,

@@ -519,7 +519,7 @@ class Played:
 
     def __init__(self, detection: Detection | None, answers_words: bool):
         self.session = Session(State(detection, Rules(answers_words=answers_words)))
-        self.unheard = 0
+        self.num_untranscribed = 0
         self.active: int | None = None
         self.paused = False
         self.prepared: int | None = None
@@ -575,7 +575,7 @@ class Played:
             case CommitInput(start_ms, end_ms, awaits_words):
                 assert start_ms <= end_ms
                 self.turn = None
-                self.unheard += awaits_words
+                self.num_untranscribed += awaits_words
 
     def happen(self, kind: str, value: object) -> None:
         state = self.session.state
@@ -602,8 +602,8 @@ class Played:
             case "heard all", str(text):
                 self.tell(LiveTranscript(text, is_final=True))
             case "transcript", str(text):
-                if self.unheard:
-                    self.unheard -= 1
+                if self.num_untranscribed:
+                    self.num_untranscribed -= 1
                     self.tell(Transcript(text))
             case "configure", _:
                 if value is None or state.detection is None:
@@ -644,7 +644,7 @@ def test_the_state_stays_consistent_for_any_events(detection, answers_words, hap
             assert (answer.number, answer.paused) == (world.active, world.paused)
     # a session that goes on in silence leaves nothing paused and nothing prepared for ever
     world.happen("silence", 500)
-    while world.unheard:
+    while world.num_untranscribed:
         world.happen("transcript", "")
     assert not world.paused
     assert world.prepared is None or world.session.state.turn_ms is not None

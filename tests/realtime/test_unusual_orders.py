@@ -95,7 +95,7 @@ async def test_new_settings_of_the_detector_keep_the_turn_in_progress(client, sa
 
 
 @pytest.mark.parametrize("way", ["in the conversation", "in the request"])
-async def test_audio_that_a_client_inserts_is_heard(client, served, said, way):
+async def test_audio_that_a_client_inserts_is_transcribed(client, served, said, way):
     audio = base64.b64encode(to_s16le(said(QUESTION))).decode()
     parts = [{"type": "input_text", "text": "Listen:"}, {"type": "input_audio", "audio": audio}]
     item = {"type": "message", "role": "user", "content": parts}

@@ -54,7 +54,7 @@ class Graphs:
         self.chunks += [chunk.tolist() for chunk in chunks]
         return [partial(np.full, len(chunk), row) for chunk, row in zip(chunks, rows, strict=True)]
 
-    def hear(self, codes: Any, row: int) -> None:
+    def advance_codec(self, codes: Any, row: int) -> None:
         self.heard.append((len(codes), row))
 
 
@@ -69,7 +69,7 @@ def stream_of(runner: Runner, name: str, num_frames: int = 0) -> Sequence:
     sequence = Sequence(toy_request(name, 3, seed=1, frames=9), 0)
     runner.begin(sequence)
     sequence.emitted += [(frame, 0, 0) for frame in range(num_frames)]
-    sequence.sound.state_row = runner.states.allocate()
+    sequence.audio.state_row = runner.states.allocate()
     return sequence
 
 
@@ -87,24 +87,24 @@ def test_only_rows_that_a_graph_takes_are_launched() -> None:
     assert runner.launch(rows) is None
     without = runner_of(None)
     assert without.launch(rows) is None
-    assert (runner.works_beside, without.works_beside) == (True, False)
+    assert (runner.codec_overlaps, without.codec_overlaps) == (True, False)
 
 
-def test_a_codec_hears_the_clip_of_a_clone_once_and_then_each_frame_once() -> None:
+def test_a_codec_decodes_the_clip_of_a_clone_once_and_then_each_frame_once() -> None:
     graphs = Graphs()
     runner = runner_of(graphs)
     clone, other = (stream_of(runner, name, 5) for name in (f"{CLONE}-a", "b"))
     for frames in (2, 3):
-        sounds = runner.vocode([(clone, frames), (other, frames)])
-        assert [len(sound()) for sound in sounds if callable(sound)] == [frames, frames]
+        pending = runner.vocode([(clone, frames), (other, frames)])
+        assert [len(wait()) for wait in pending if callable(wait)] == [frames, frames]
         for sequence in (clone, other):
-            sequence.sound.num_vocoded += frames
-            sequence.sound.chunks.append(frames)
+            sequence.audio.num_vocoded += frames
+            sequence.audio.chunks.append(frames)
     first, second = [[0, 0, 0], [1, 0, 0]], [[2, 0, 0], [3, 0, 0], [4, 0, 0]]
     assert graphs.chunks == [first, first, second, second]
-    assert graphs.heard == [(3, clone.sound.state_row)]
+    assert graphs.heard == [(3, clone.audio.state_row)]
     assert runner.rebuild([clone, other]) == {}
     assert graphs.heard[1:] == [
-        *((frames, clone.sound.state_row) for frames in (3, 2, 3)),
-        *((frames, other.sound.state_row) for frames in (2, 3)),
+        *((frames, clone.audio.state_row) for frames in (3, 2, 3)),
+        *((frames, other.audio.state_row) for frames in (2, 3)),
     ]

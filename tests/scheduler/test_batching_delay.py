@@ -38,7 +38,7 @@ def rows(count: int) -> list[View]:
     return [view_of(key, 41, 40, 3, slack_s=2.0, started=True, chunk=8) for key in range(count)]
 
 
-def test_new_requests_are_delayed_beside_many_rows_only() -> None:
+def test_new_requests_are_delayed_with_many_rows_only() -> None:
     many, few = rows(60), rows(4)
     assert plan(many, [NEW], SPEND).admit == ()
     assert len(plan(many, [NEW], SPEND).forward) == 60
@@ -146,7 +146,7 @@ def test_with_free_pages_waits_are_bounded(
     assert max(one.longest_idle_waiting for one in toy.done) <= most + behind
 
 
-def test_gathering_gains_throughput_and_the_first_sound_stays_early(
+def test_batching_gains_throughput_and_the_first_audio_stays_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gathered = closed_loop(stream, STREAMS, 64, 400)

@@ -147,15 +147,15 @@ def row(frames: int, chunk: int = 4) -> View:
     return view_of(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
 
 
-def test_sound_waits_two_steps_beside_another_row() -> None:
+def test_vocoding_is_delayed_two_steps_with_another_row() -> None:
     # two frames more than its chunk, with the next
     assert should_delay_vocoding([row(5), row(0)], [], False)
     assert not should_delay_vocoding([row(6), row(0)], [], False)
     assert not should_delay_vocoding([row(5)], [], False)
-    assert should_delay_vocoding([row(0), row(9, chunk=0)], [], False), "the second makes no sound"
+    assert should_delay_vocoding([row(0), row(9, chunk=0)], [], False), "the second makes no audio"
 
 
-def test_a_stream_that_ended_waits_one_step_where_its_place_is_wanted_and_three_elsewhere() -> None:
+def test_an_ended_stream_waits_one_step_if_a_request_waits_for_its_place_and_else_three() -> None:
     rows = [row(0), row(0)]
 
     def ended(idle: int) -> list[View]:
@@ -168,7 +168,7 @@ def test_a_stream_that_ended_waits_one_step_where_its_place_is_wanted_and_three_
 
 
 # -- playback ------------------------------------------------------------------------------------
-def test_sound_that_arrives_as_the_last_ends_leaves_no_gap() -> None:
+def test_audio_that_arrives_as_the_last_ends_leaves_no_gap() -> None:
     assert find_gaps([(1.0, 0.5), (1.5, 0.5)]) == []
 
 

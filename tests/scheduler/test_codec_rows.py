@@ -47,19 +47,19 @@ class Rows:
 def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
     made = [Sequence(Request(f"{n}", "m", ToyPrompt((1,))), n) for n in range(count)]
     for sequence in made:
-        sequence.sound.num_vocoded = num_vocoded
+        sequence.audio.num_vocoded = num_vocoded
     return made
 
 
 def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     states = Rows(2)
     rows, (one, other) = CodecRows(states), streams(2)
-    assert rows.take(one), "what was made into sound before is made again"
-    own = one.sound.state_row
+    assert rows.take(one), "the frames vocoded before are vocoded again"
+    own = one.audio.state_row
     rows.make_idle(one)
     assert rows.num_available == 2
     assert not rows.take(one)
-    assert one.sound.state_row == own
+    assert one.audio.state_row == own
     assert rows.num_available == 1
     assert rows.take(other)
     assert rows.num_available == 0
@@ -72,13 +72,13 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
         rows.take(sequence)
         rows.make_idle(sequence)
     rows.take(third)
-    assert (first.sound.state_row, second.sound.state_row) == (None, 1)
-    assert states.below == {first.sound.saved_state: 0}
+    assert (first.audio.state_row, second.audio.state_row) == (None, 1)
+    assert states.below == {first.audio.saved_state: 0}
     rows.make_idle(third)
     assert not rows.take(first), "its state came back"
-    assert first.sound.saved_state is None
-    assert second.sound.state_row is None
-    assert list(states.below) == [second.sound.saved_state]
+    assert first.audio.saved_state is None
+    assert second.audio.state_row is None
+    assert list(states.below) == [second.audio.saved_state]
 
 
 def test_what_is_not_kept_below_is_made_again() -> None:
@@ -87,7 +87,7 @@ def test_what_is_not_kept_below_is_made_again() -> None:
     rows.take(one)
     rows.make_idle(one)
     rows.take(other)
-    assert one.sound.saved_state is None
+    assert one.audio.saved_state is None
     rows.make_idle(other)
     assert rows.take(one)
 
@@ -105,13 +105,13 @@ def test_a_state_that_is_gone_from_below_is_made_again(lost: bool) -> None:
     assert rows.take(one) is lost
 
 
-def test_a_stream_without_sound_has_no_state_to_keep() -> None:
+def test_a_stream_without_audio_has_no_state_to_keep() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2, num_vocoded=0)
     assert not rows.take(one)
     rows.make_idle(one)
     rows.take(other)
-    assert (states.num_saved, one.sound.saved_state) == (0, None)
+    assert (states.num_saved, one.audio.saved_state) == (0, None)
 
 
 def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:

@@ -10,7 +10,7 @@ from izwi.scheduler.cost import StepCost
 from izwi.scheduler.deadline import (
     AHEAD_STRETCH,
     BACKGROUND_STEPS,
-    FIRST_SOUND_STRETCH,
+    FIRST_AUDIO_STRETCH,
     LEAST_CHUNK_TOKENS,
     PATIENCE_STEPS,
     PRIORITY_S,
@@ -33,7 +33,7 @@ def decode(key: int, slack_s: float = float("inf"), **rest: int) -> View:
     return changed(view, **rest)
 
 
-def test_a_new_stream_is_heard_in_its_first_step() -> None:
+def test_a_new_stream_has_audio_after_its_first_step() -> None:
     new = view_of(7, 40, num_encodes=2, slack_s=0.1, chunk=1)
     step = plan([decode(1, 0.01), decode(2)], [new], SPEND)
     assert step.admit == (7,)
@@ -62,71 +62,71 @@ def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
     assert [row.key for row in step.forward] == [0]
 
 
-def test_a_step_with_a_first_sound_stays_short() -> None:
+def test_a_step_with_first_audio_stays_short() -> None:
     new = view_of(7, 20, slack_s=0.1, chunk=1)
     ahead = [decode(key, 4.0, frames=11) for key in range(10, 20)]
     long_prompt = view_of(30, 1000)
     alone = COST.seconds(plan([], [new], SPEND).work)
     step = plan([*ahead, long_prompt], [new], SPEND._replace(step_s=1.0, running=20))
-    assert COST.seconds(step.work) <= FIRST_SOUND_STRETCH * alone
+    assert COST.seconds(step.work) <= FIRST_AUDIO_STRETCH * alone
     assert len(plan([*ahead, long_prompt], [], SPEND._replace(step_s=1.0)).forward) == 11
 
 
-def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> None:
+def test_a_row_brings_its_vocoding_if_the_codec_overlaps() -> None:
     ahead = [decode(key, 4.0, frames=14) for key in range(10, 14)]
     budgets = SPEND._replace(step_s=1.0)
     apart = plan(ahead, [], budgets)
     assert apart.forward == ()
     assert len(apart.vocode) == 4
-    step = plan(ahead, [], budgets._replace(sounds_beside=True))
+    step = plan(ahead, [], budgets._replace(codec_overlaps=True))
     assert [row.key for row in step.forward] == [key for key, _ in step.vocode] == [10, 11, 12, 13]
     one = [decode(10, 4.0, frames=11)]
     assert plan(one, [], budgets).vocode == ()
-    assert plan(one, [], budgets._replace(sounds_beside=True)).vocode == ((10, 12),)
+    assert plan(one, [], budgets._replace(codec_overlaps=True)).vocode == ((10, 12),)
 
 
-def test_sound_that_can_wait_is_made_together_with_more() -> None:
-    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+def test_vocoding_that_can_wait_is_batched() -> None:
+    overlapping = SPEND._replace(step_s=1.0, codec_overlaps=True)
     due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
-    assert [view.sound.chunk for view in due] == [12] * 5
-    waiting = plan(due[:4], [], beside)
+    assert [view.audio.chunk for view in due] == [12] * 5
+    waiting = plan(due[:4], [], overlapping)
     assert len(waiting.forward) == 4
     assert waiting.vocode == ()
-    together = plan(due, [], beside)  # the last has waited for three steps
+    together = plan(due, [], overlapping)  # the last has waited for three steps
     assert len(together.forward) == 5
     assert together.vocode == ((1, 12), (2, 12), (3, 12), (4, 12))
     # who is near a gap waits for nobody, nor does anybody wait for him
-    near = plan([*due[:3], decode(7, 0.1, frames=11)], [], beside)
+    near = plan([*due[:3], decode(7, 0.1, frames=11)], [], overlapping)
     assert near.vocode == ((7, 12),)
     # nor does who is backpressured wait: he may lack text
     backpressured = changed(decode(6, 4.0, frames=13), backpressured=True)
-    assert plan([*due[:3], backpressured], [], beside).vocode == ((6, 12),)
+    assert plan([*due[:3], backpressured], [], overlapping).vocode == ((6, 12),)
 
 
 def test_a_stream_without_a_page_for_its_row_still_vocodes() -> None:
     full = SPEND._replace(step_s=1.0, free_pages=0)
     stuck = view_of(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
-    for beside in (False, True):
+    for overlapping in (False, True):
         for slack_s in (4.0, 0.05):
-            budgets = full._replace(sounds_beside=beside)
+            budgets = full._replace(codec_overlaps=overlapping)
             step = plan([other, changed(stuck, slack_s=slack_s)], [], budgets)
             assert [row.key for row in step.forward] == [0]
             assert step.vocode == ((1, 12),)
 
 
 def test_last_chunks_are_batched_but_briefly_while_slots_are_short() -> None:
-    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+    overlapping = SPEND._replace(step_s=1.0, codec_overlaps=True)
     rows = [decode(key, 4.0, frames=2) for key in range(2)]
     end = changed(decode(5, 4.0, frames=3), ended=True)
     new = [view_of(9, 20, slack_s=0.1, chunk=1)]
-    assert plan([*rows, end], [], beside).vocode == ()
-    assert plan([*rows, changed(end, idle_steps=3)], [], beside).vocode == ((5, 3),)
-    assert plan([*rows, end], new, beside).vocode == ((9, 1),), "a first sound never waits"
-    full = beside._replace(running=3)
+    assert plan([*rows, end], [], overlapping).vocode == ()
+    assert plan([*rows, changed(end, idle_steps=3)], [], overlapping).vocode == ((5, 3),)
+    assert plan([*rows, end], new, overlapping).vocode == ((9, 1),), "first audio never waits"
+    full = overlapping._replace(running=3)
     assert plan([*rows, end], new, full).vocode == ()
     assert plan([*rows, changed(end, idle_steps=1)], new, full).vocode == ((5, 3),)
-    assert plan([rows[0], end], [], beside).vocode == ((5, 3),), "there is no company"
+    assert plan([rows[0], end], [], overlapping).vocode == ((5, 3),), "there is no company"
 
 
 def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
@@ -208,7 +208,7 @@ def test_background_that_was_idle_for_long_runs_one_a_step() -> None:
     urgent = [decode(key, 0.05, frames=11) for key in range(10, 14)]
     step = plan([*idle, *urgent], [], SPEND._replace(step_s=0.0, vocodes=2))
     assert [row.key for row in step.forward if row.key < 10] == [2]
-    assert (2, 12) in step.vocode, "its sound would wait for ever behind those of streams"
+    assert (2, 12) in step.vocode, "its audio would wait forever behind that of streams"
 
 
 def test_background_that_waited_too_long_starts_before_new_streams() -> None:
@@ -238,13 +238,13 @@ def test_nothing_overtakes_a_new_stream_that_has_no_room_yet() -> None:
     assert plan([], [large, small, away], spend).admit == ()
 
 
-def test_sound_goes_to_the_poorest_listeners_first() -> None:
+def test_streams_with_the_least_slack_are_vocoded_first() -> None:
     crowd = [decode(key, 0.01 * (9 - key), frames=11) for key in range(5)]
     step = plan(crowd, [], SPEND._replace(vocodes=2))
     assert step.vocode == ((4, 12), (3, 12))
 
 
-def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
+def first_audio_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
     """The latest first audio and the longest gap of streams beside much background work."""
     toy = Toy(POLICIES[policy], num_pages=2000, slots=8, tokens=512, vocodes=8, step_s=step_s)
     crowd = [Timeline(300, 150, streams=False) for _ in range(16)]
@@ -255,11 +255,11 @@ def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
     return late, max(underrun_s(timeline.chunks) for timeline in streams)
 
 
-def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> None:
-    late_s, silence_s = first_sound_after_s("deadline", step_s=0.02)
+def test_streams_start_early_and_have_no_gaps_with_background_work() -> None:
+    late_s, silence_s = first_audio_after_s("deadline", step_s=0.02)
     assert late_s < 0.03
     assert silence_s == 0.0
-    assert first_sound_after_s("fcfs", step_s=0.02)[0] > 1.0
+    assert first_audio_after_s("fcfs", step_s=0.02)[0] > 1.0
 
 
 # -- limits of a step, worked out by hand --------------------------------------------------------
@@ -337,7 +337,7 @@ def test_one_urgent_prompt_makes_progress_whatever_the_time_and_a_second_does_no
     assert step.forward == (Forward(3, 32, 33), Forward(1, 0, LEAST_CHUNK_TOKENS))
 
 
-def test_idle_background_sounds_before_streams_where_the_codec_is_short() -> None:
+def test_idle_background_work_is_vocoded_before_streams_if_the_codec_is_short() -> None:
     idle = decode(1, idle_steps=BACKGROUND_STEPS, frames=11)
     near = decode(2, 0.01, frames=11)
     assert plan([idle, near], [], EXACT._replace(vocodes=1)).vocode == ((1, 12),)
@@ -371,7 +371,7 @@ def test_the_listener_with_the_least_slack_limits_a_long_prompt() -> None:
     assert plan([decode(0, 0.18), away], [new], SPEND).forward[-1].stop > 1000
 
 
-def test_the_first_sound_of_a_stream_that_can_wait_is_left_to_the_next_step() -> None:
+def test_the_first_audio_of_a_stream_that_can_wait_is_left_to_the_next_step() -> None:
     patient = view_of(7, 20, slack_s=4.0, started=True, chunk=1)
     step = plan([], [patient], SPEND)
     assert (step.admit, step.forward, step.vocode) == ((7,), (Forward(7, 0, 20),), ())
@@ -387,14 +387,14 @@ def test_new_requests_leave_the_pages_that_prompts_in_flight_need() -> None:
         assert step.admit == admitted
 
 
-def test_due_sound_that_can_wait_has_no_time_beside_urgent_rows() -> None:
+def test_vocoding_that_can_wait_gets_no_time_with_urgent_rows() -> None:
     due = decode(10, 4.0, frames=14)
     assert plan([due], [], EXACT._replace(step_s=0.0)).vocode == ((10, 12),), "a step has something"
     assert plan([due, decode(1, 0.01)], [], EXACT._replace(step_s=0.0)).vocode == ()
     assert plan([due, decode(1, 0.01)], [], EXACT).vocode == ((10, 12),)
 
 
-def test_who_may_not_emit_makes_way_first_and_of_those_the_furthest_ahead() -> None:
+def test_sequences_with_backpressure_are_preempted_first_the_furthest_ahead_before_others() -> None:
     stuck = [decode(1, 1.0, backpressured=True), decode(2, 6.0, backpressured=True)]
     for running in (stuck, stuck[::-1]):
         step = plan([*running, decode(3, 9.0)], [view_of(9, 20)], SPEND._replace(running=3))

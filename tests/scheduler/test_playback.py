@@ -21,7 +21,7 @@ chunks = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1,
 )
 
 
-def test_slack_counts_down_to_the_first_sound_and_then_to_the_next_gap() -> None:
+def test_slack_counts_down_to_the_first_audio_and_then_to_the_next_gap() -> None:
     assert slack_s(10.0, 9.5, None, 0.0, 0.75) == 0.25
     assert slack_s(11.0, 9.5, None, 0.0, 0.75) == -0.75
     assert slack_s(12.0, 9.5, 11.0, 1.5, 0.75) == 0.5
@@ -33,7 +33,7 @@ def test_margin_is_what_is_left_when_the_chunk_comes() -> None:
     assert margin_s(0.5, num_missing=8, frame_s=0.1) == pytest.approx(-0.3)
 
 
-def test_gaps_are_where_sound_ran_out() -> None:
+def test_gaps_are_where_audio_ran_out() -> None:
     heard = [(1.0, 0.5), (1.2, 0.5), (2.5, 0.1), (2.75, 1.0)]
     assert find_gaps(heard) == [Gap(2.0, 0.5), Gap(pytest.approx(2.6), pytest.approx(0.15))]
     assert underrun_s(heard) == pytest.approx(0.65)
@@ -59,7 +59,7 @@ def test_a_gap_is_as_long_as_the_slack_was_negative(heard: list[tuple[float, flo
     num_chunks=st.integers(0, 9),
     ended=st.booleans(),
 )
-def test_sound_never_outruns_frames_and_an_ended_stream_drains(
+def test_audio_never_exceeds_frames_and_an_ended_stream_drains(
     frames: int, vocoded: int, num_chunks: int, ended: bool
 ) -> None:
     vocoded = min(vocoded, frames)

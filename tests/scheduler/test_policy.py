@@ -109,7 +109,7 @@ def test_fcfs_keeps_arrival_order(running: list[View], waiting: list[View], spen
 def served_s(view: View, running: list[View]) -> float:
     """The slack by which the deadline policy serves a sequence among others."""
     urgency = view.urgency
-    if view.sound.chunk or not any(other.urgency.priority for other in running):
+    if view.audio.chunk or not any(other.urgency.priority for other in running):
         return urgency.slack_s
     return text_slack_s(urgency)
 

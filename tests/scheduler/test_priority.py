@@ -30,8 +30,8 @@ def text(key: int, priority: int = 0, slack_s: float = TEXT_S, **more: object) -
 def test_the_playback_clock_rules_what_speaks(
     running: list[View], waiting: list[View], spend: Budgets
 ) -> None:
-    running = [view for view in running if view.sound.chunk]
-    waiting = [view for view in waiting if view.sound.chunk]
+    running = [view for view in running if view.audio.chunk]
+    waiting = [view for view in waiting if view.audio.chunk]
     plain = [[changed(view, priority=0) for view in group] for group in (running, waiting)]
     assert DEADLINE.plan(running, waiting, spend) == DEADLINE.plan(*plain, spend)
 
@@ -88,8 +88,8 @@ def test_new_text_preempts_lower_priority_only() -> None:
     assert (plan.preempt, plan.admit) == ((2,), (9,)), "the latest"
     equal = DEADLINE.plan([text(key, 1) for key in range(4)], [new], ROOMY)
     assert (equal.preempt, equal.admit) == ((), ())
-    sound = [changed(text(key), chunk=4) for key in range(4)]
-    assert DEADLINE.plan(sound, [new], ROOMY).preempt == ()
+    audio = [changed(text(key), chunk=4) for key in range(4)]
+    assert DEADLINE.plan(audio, [new], ROOMY).preempt == ()
     plain = text(9, 0, 0.1, num_computed=0, num_pages=0, started=False)
     assert DEADLINE.plan([text(key) for key in range(4)], [plain], ROOMY).preempt == ()
 
@@ -111,7 +111,7 @@ class Written(Timeline):
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.02])
-def test_text_of_low_priority_ends_beside_any_number_of_live_ones(step_s: float) -> None:
+def test_text_of_low_priority_ends_with_any_number_of_live_requests(step_s: float) -> None:
     """Four slots, always eight live requests: each that ends is followed by another."""
     toy = Toy(DEADLINE, num_pages=400, slots=4, step_s=step_s)
     for _ in range(8):

@@ -37,7 +37,7 @@ timelines = st.builds(
     vocodes=st.integers(1, 4),
     step_s=st.sampled_from([0.0, 0.011, 0.02, float("inf")]),
     cost=st.sampled_from([COST, DEAR_CALLS]),
-    beside=st.booleans(),
+    overlaps=st.booleans(),
 )
 def test_all_end_with_memory_for_little_more_than_one(
     name: str,
@@ -48,10 +48,10 @@ def test_all_end_with_memory_for_little_more_than_one(
     vocodes: int,
     step_s: float,
     cost: StepCost,
-    beside: bool,
+    overlaps: bool,
 ) -> None:
     pages = max(timeline.whole_pages for timeline in crowd) + spare_pages
-    toy = Toy(POLICIES[name], pages, slots, tokens, vocodes, step_s, cost, beside)
+    toy = Toy(POLICIES[name], pages, slots, tokens, vocodes, step_s, cost, overlaps)
     work = sum(timeline.prompt + 2 * timeline.entries + timeline.encodes for timeline in crowd)
     # one at a time, one position a step, each begun anew a few times: far more than it takes
     toy.run(crowd, limit=200 + 20 * work)
@@ -63,13 +63,13 @@ def test_all_end_with_memory_for_little_more_than_one(
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=6),
     streams=st.booleans(),
-    beside=st.booleans(),
+    overlaps=st.booleans(),
 )
 def test_each_step_makes_progress_and_preemption_is_rare(
-    name: str, sizes: list[tuple[int, int]], streams: bool, beside: bool
+    name: str, sizes: list[tuple[int, int]], streams: bool, overlaps: bool
 ) -> None:
     crowd = [Timeline(prompt, entries, streams, priority=entries % 3) for prompt, entries in sizes]
-    toy = Toy(POLICIES[name], max(timeline.whole_pages for timeline in crowd), beside=beside)
+    toy = Toy(POLICIES[name], max(timeline.whole_pages for timeline in crowd), overlaps=overlaps)
     toy.run(crowd, limit=20_000)
     assert all(plan.forward or plan.vocode for plan in toy.plans), "a step did nothing"
     # a preempted sequence comes back when there is room for all it is, which takes others' end

@@ -25,7 +25,7 @@ PAGE = 4
 class Facts:
     """A model that speaks, or writes text, whose prompts are `SimulatedPrompt`s."""
 
-    works_beside = False
+    codec_overlaps = False
 
     def __init__(self, frame_s: float | None):
         self.frame_s = frame_s
@@ -153,7 +153,7 @@ def test_steps_are_counted_and_a_sequence_is_idle_from_its_last_one() -> None:
     assert sequence.status.last_step == 4
 
 
-def test_audio_entries_and_sound_each_end_idleness() -> None:
+def test_entries_and_audio_each_end_idleness() -> None:
     scheduler = scheduler_of(max_step_encodes=1)
     written = sequence_of(0, inputs=(object(), object()))
     scheduler.add(written)
@@ -190,14 +190,14 @@ def test_a_sequence_is_planned_as_if_the_steps_in_flight_had_ended() -> None:
     scheduler.add(sequence)
     step(scheduler)
     sequence.emitted += [(0,)] * 3
-    sequence.sound.num_vocoded, sequence.sound.chunks = 1, [1]
+    sequence.audio.num_vocoded, sequence.audio.chunks = 1, [1]
     view = scheduler._view(sequence, 0.0)
     assert (view.progress.num_positions, view.progress.num_computed) == (9, 5)
-    assert (view.sound.frames, view.sound.chunk, view.progress.ended) == (3, 2, False)
+    assert (view.audio.frames, view.audio.chunk, view.progress.ended) == (3, 2, False)
     sequence.pending = Pending(entries=1, frames=2, chunks=1, ends=True)
     view = scheduler._view(sequence, 0.0)
     assert view.progress.num_positions == 10
-    assert (view.sound.frames, view.sound.chunk, view.progress.ended) == (2, 4, True)
+    assert (view.audio.frames, view.audio.chunk, view.progress.ended) == (2, 4, True)
     assert view.num_pages == 2
 
 
@@ -241,12 +241,12 @@ def test_what_only_encodes_has_no_pages_no_row_of_the_codec_and_no_prefix() -> N
     assert [index for _, index in work.encode] == [0]
     assert rows_of(work) == []
     assert sequence.kv.pages == sequence.kv.keys == []
-    assert sequence.sound.state_row is None
+    assert sequence.audio.state_row is None
     assert scheduler.memory.positions_asked == 0
 
 
 # -- prefixes ------------------------------------------------------------------------------------
-def test_who_begins_with_a_prompt_in_flight_waits_and_those_behind_do_not() -> None:
+def test_a_request_whose_prompt_is_in_flight_waits_and_later_ones_do_not() -> None:
     scheduler = scheduler_of(max_step_tokens=8)
     scheduler.add(sequence_of(0, 12, num_shared=12))
     assert rows_of(step(scheduler)) == [(0, 0, 8)]
@@ -381,7 +381,7 @@ def test_the_end_of_entries_gives_frames_their_end_and_frees_the_pages() -> None
     assert sequence.pending.epoch == epoch + 1, "what is in flight for it is dropped"
     assert (sequence.status.ended, sequence.status.reason) == (True, Reason.STOP)
     assert scheduler.memory.num_free == 64
-    assert scheduler.runs(sequence), "its sound is owed"
+    assert scheduler.runs(sequence), "its audio is still to be made"
 
 
 def test_a_redraw_runs_the_last_position_again() -> None:
@@ -480,9 +480,9 @@ def test_a_stream_without_text_plays_what_it_has_before_its_listener_hears_a_gap
     scheduler.add(sequence)
     step(scheduler)
     sequence.emitted += [(0,)] * 4
-    sequence.sound.num_vocoded, sequence.sound.chunks = 2, [2]
+    sequence.audio.num_vocoded, sequence.audio.chunks = 2, [2]
     scheduler.delivered(sequence, 2, now_s=1.0)  # a second of audio
-    assert scheduler._view(sequence, 1.7).sound.chunk == 4
-    assert scheduler._view(sequence, 1.9).sound.chunk == 2
+    assert scheduler._view(sequence, 1.7).audio.chunk == 4
+    assert scheduler._view(sequence, 1.9).audio.chunk == 2
     sequence.input.is_open = False
-    assert scheduler._view(sequence, 1.9).sound.chunk == 4, "its next frame comes soon"
+    assert scheduler._view(sequence, 1.9).audio.chunk == 4, "its next frame comes soon"

@@ -43,14 +43,14 @@ def crowd(
     return requests, {request.request_id: [(0,)] * frames for request in requests}
 
 
-def test_a_stream_alone_is_heard_after_one_step() -> None:
+def test_a_stream_alone_has_audio_after_one_step() -> None:
     (request,), scripts = crowd(1, frames=7)
     config = EngineConfig(chunk_ramp=(1, 2, 4))
     (played,) = Cluster(1, MODEL, MACHINE, config, scripts).run([Arrival(5.0, request)])
     compute_s = COMPUTE.seconds(StepWork(prefill_tokens=20, vocode_calls=1, vocode_frames=1))
     host_s = HOST.seconds(StepWork(prefill_tokens=20))
     expected_s = MACHINE.wake_s + compute_s + host_s + MACHINE.reach_s
-    assert played.first_sound_s == pytest.approx(expected_s)
+    assert played.first_audio_s == pytest.approx(expected_s)
     assert [audio_s / FRAME_S for _, audio_s in played.chunks] == pytest.approx([1, 2, 4])
     assert played.ended_s is not None
     assert played.gaps_s == 0.0
@@ -61,23 +61,23 @@ def test_a_request_waits_for_the_step_in_flight() -> None:
     first_s = COMPUTE.seconds(StepWork(prefill_tokens=1000, vocode_calls=1, vocode_frames=1))
     arrivals = [Arrival(0.0, requests[0]), Arrival(0.01, requests[1])]
     one, two = Cluster(1, MODEL, MACHINE, EngineConfig(), scripts).run(arrivals)
-    assert one.first_sound_s == pytest.approx(
+    assert one.first_audio_s == pytest.approx(
         MACHINE.wake_s + first_s + HOST.base_s + MACHINE.reach_s
     )
-    assert two.first_sound_s > one.first_sound_s - 0.01 + first_s / 2
+    assert two.first_audio_s > one.first_audio_s - 0.01 + first_s / 2
 
 
 def test_requests_go_where_the_fewest_are_alive() -> None:
     requests, scripts = crowd(2, frames=20)
     arrivals = [Arrival(0.0, request) for request in requests]
     apart = Cluster(2, MODEL, MACHINE, EngineConfig(), scripts).run(arrivals)
-    assert apart[0].first_sound_s == apart[1].first_sound_s
+    assert apart[0].first_audio_s == apart[1].first_audio_s
     alone = Cluster(1, MODEL, MACHINE, EngineConfig(), scripts).run(arrivals[:1])
     assert apart[1].chunks == alone[0].chunks
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_everybody_hears_all_there_is_and_gives_the_pages_back(policy: str) -> None:
+def test_every_request_gets_all_its_output_and_returns_its_pages(policy: str) -> None:
     streams, scripts = crowd(30, frames=40)
     long, more = crowd(10, frames=150, first=30, streams=False)
     requests = random.Random(0).sample([*streams, *long], 40)

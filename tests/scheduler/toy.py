@@ -94,7 +94,7 @@ class Toy:
     vocodes: int = 8
     step_s: float = inf
     cost: StepCost = COST
-    beside: bool = False  # audio is made beside the steps
+    overlaps: bool = False  # the codec runs concurrently to the steps
     step: int = 0
     now_s: float = 0.0
     alive: list[Timeline] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Toy:
             self.cost,
             self.starts.per_step,
             self.starts.steps_since,
-            self.beside,
+            self.overlaps,
         )
         views = {timeline.key: timeline.view(self.step, self.now_s) for timeline in self.alive}
         waiting = [views[timeline.key] for timeline in self.alive if not timeline.running]
@@ -216,7 +216,7 @@ def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Bu
 
     for key in plan.preempt:
         ended = by_key[key].progress.ended
-        assert not ended, "nothing is won by preempting it, and its sound is owed"
+        assert not ended, "nothing is won by preempting it, and its audio is still to be made"
     for key, count in plan.encode:
         assert 0 < count <= by_key[key].progress.num_encodes
     for row in plan.forward:
@@ -228,8 +228,8 @@ def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Bu
         emits = row.stop == progress.num_positions
         assert not (progress.backpressured and emits), "a held sequence would emit"
     for key, frames in plan.vocode:
-        progress, sound = by_key[key].progress, by_key[key].sound
+        progress, audio = by_key[key].progress, by_key[key].audio
         emits = key in rows and rows[key].stop == progress.num_positions
-        there = sound.frames + emits
-        wanted = min(there, sound.chunk) if progress.ended else sound.chunk
+        there = audio.frames + emits
+        wanted = min(there, audio.chunk) if progress.ended else audio.chunk
         assert 0 < frames == wanted <= there, "chunks are a function of the log"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from izwi.scheduler.plan import FramesDue, Progress, Urgency, View
 
-GROUPS = {"progress": Progress, "urgency": Urgency, "sound": FramesDue}
+GROUPS = {"progress": Progress, "urgency": Urgency, "audio": FramesDue}
 
 
 def view_of(

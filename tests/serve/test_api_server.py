@@ -57,7 +57,7 @@ async def turns(num=5):
         await asyncio.sleep(0)
 
 
-async def test_it_hears_which_engine_there_is_once_it_listens(world, monkeypatch):
+async def test_it_learns_of_the_engine_once_it_listens(world, monkeypatch):
     begun = []
 
     async def listen(self, sockets=None):
@@ -83,7 +83,7 @@ async def test_it_hears_which_engine_there_is_once_it_listens(world, monkeypatch
 async def test_requests_wait_for_another_engine_unless_the_server_leaves(world, is_begun):
     world.drain.is_begun = is_begun
     world.supervisor.send(EngineGone())
-    world.server._hear()
+    world.server._read_messages()
     assert world.engine.notes == ["disconnect", *["give up"] * is_begun]
 
 
@@ -99,7 +99,9 @@ async def test_without_its_supervisor_it_ends_at_once(world, monkeypatch):
 
     monkeypatch.setattr(api_server_process, "threading", SimpleNamespace(Timer=Timer))
     monkeypatch.setattr(api_server_process, "os", SimpleNamespace(_exit="the end"))
-    asyncio.get_running_loop().add_reader(world.server._control.fileno(), world.server._hear)
+    asyncio.get_running_loop().add_reader(
+        world.server._control.fileno(), world.server._read_messages
+    )
     world.supervisor.close()
     await turns(20)
     assert (world.server.should_exit, world.server.force_exit) == (True, True)

@@ -78,7 +78,7 @@ def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path, words):
             order.write_text("")
             listener.join()
             assert listener.is_whole, word  # it goes on with the next engine
-            assert listener.sound.digest() == undisturbed.sound.digest()
+            assert listener.audio.digest() == undisturbed.audio.digest()
             wait_for(lambda: is_ready(server))
             assert say(server) == said
 

@@ -122,7 +122,7 @@ def test_a_key_has_so_many_sessions(keyed):
 def test_a_turn_in_which_the_engine_is_killed_is_answered(keyed):
     """Half of the question arrives before the engine's death, half after it."""
     server, _, many = keyed
-    sound = to_s16le(np.concatenate([recorded("question"), np.zeros(24_000, np.float32)]))
+    audio = to_s16le(np.concatenate([recorded("question"), np.zeros(24_000, np.float32)]))
 
     def say(part):
         for start in range(0, len(part), 9600):
@@ -135,13 +135,13 @@ def test_a_turn_in_which_the_engine_is_killed_is_answered(keyed):
     with asking(server, many, "/v1/realtime?model=izwi-tiny-chat") as socket:
         heard = {"audio": {"input": {"transcription": {}}, "output": {"lead_ms": 0}}}
         socket.send(json.dumps({"type": "session.update", "session": heard}))
-        say(sound[:48_000])
+        say(audio[:48_000])
         while json.loads(socket.recv(60))["type"] != "input_audio_buffer.speech_started":
             pass
         (engine,) = server.processes("engine")
         os.kill(engine, signal.SIGKILL)
         wait_for(lambda: not is_ready())
-        say(sound[48_000:])
+        say(audio[48_000:])
         events = []
         while not events or events[-1]["type"] != "response.done":
             events.append(json.loads(socket.recv(120)))

@@ -68,7 +68,7 @@ class Listener:
     """Reads a long answer in a thread of its own."""
 
     def __init__(self, server, ask=LONG):
-        self.num_bytes, self.is_whole, self.sound = 0, None, hashlib.sha256()
+        self.num_bytes, self.is_whole, self.audio = 0, None, hashlib.sha256()
         self.thread = threading.Thread(target=self._read, args=(server, ask))
         self.thread.start()
         wait_for(lambda: self.num_bytes or self.is_whole is not None)
@@ -78,7 +78,7 @@ class Listener:
             with httpx.stream("POST", server.url + SPEECH, json=ask, timeout=60) as answer:
                 for piece in answer.iter_raw():
                     self.num_bytes += len(piece)
-                    self.sound.update(piece)
+                    self.audio.update(piece)
             self.is_whole = answer.status_code == 200
         except httpx.HTTPError:
             self.is_whole = False
@@ -185,7 +185,7 @@ def test_a_killed_engine_restarts_and_streams_resume_after_a_pause(server, said)
     for listener in listeners:
         listener.join()
         assert listener.is_whole
-        assert listener.sound.digest() == undisturbed.sound.digest()
+        assert listener.audio.digest() == undisturbed.audio.digest()
     wait_for(lambda: is_ready(server))
     assert say(server) == said
 

@@ -109,7 +109,7 @@ async def test_over_sockets_it_says_and_hears_the_same_bits(loaded):
         )
     assert given[0] == given[1]
     assert all(reason in (Reason.STOP, Reason.LENGTH) for *_, reason in given[0])
-    assert sum(len(sound) for _, sound, *_ in given[0]) > 100_000
+    assert sum(len(audio) for _, audio, *_ in given[0]) > 100_000
 
 
 async def test_text_that_is_written_pauses_and_resumes(engine):
@@ -130,7 +130,7 @@ async def test_text_that_is_written_pauses_and_resumes(engine):
 
 
 # -- slow, and gone ------------------------------------------------------------------------------
-async def test_an_api_server_that_reads_nothing_is_held_and_loses_nothing(
+async def test_an_api_server_that_reads_nothing_causes_backpressure_and_loses_nothing(
     engine, other, monkeypatch
 ):
     monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNACKNOWLEDGED", 10)

@@ -34,11 +34,11 @@ def test_the_log_of_a_request_is_what_its_chunks_brought():
     request = ResumableRequest(toy_request("a", 4, seed=1, frames=9), lambda: stream)
     assert_log(request.log(), np.zeros((0, 0), np.int64), None, ())
     assert (request.log().written, request.log().closed, request.log().paused) == ((), False, False)
-    sound = np.zeros(240, np.float32)
+    audio = np.zeros(240, np.float32)
     entries = np.arange(6, dtype=np.int64).reshape(3, 2)
     chunks = [
-        Chunk("a", entries=entries[:2], pcm=sound),
-        Chunk("a", entries[:0], pcm=sound[:100]),
+        Chunk("a", entries=entries[:2], pcm=audio),
+        Chunk("a", entries[:0], pcm=audio[:100]),
         Chunk("a", entries=entries[2:], logprobs=np.array([-0.5], np.float32)),
         Chunk("a", entries[:0], logprobs=np.zeros(0, np.float32), reason=Reason.LENGTH),
     ]
@@ -217,7 +217,7 @@ async def test_without_patience_requests_end_with_their_engine(world):
     assert isinstance(end_of(stream).error, EngineStopped)
 
 
-async def test_who_gave_up_waits_as_long_for_the_engine_after_that(world):
+async def test_after_giving_up_it_waits_as_long_for_the_engine_again(world):
     await world.follow()
     first = world.api_server.submit(request_of("a"))
     world.api_server.disconnect()
@@ -261,7 +261,7 @@ async def test_the_rest_of_an_answer_waits_for_an_engine_and_a_new_one_is_refuse
     assert end_of(rest) is None
 
 
-async def test_what_resumes_is_held_where_its_reader_is_behind(world):
+async def test_a_resumed_request_gets_backpressure_if_its_reader_is_behind(world):
     await world.follow()
     streams = world.api_server.submit_all([request_of("a"), request_of("b")])
     world.api_server.set_backpressure("b", True)

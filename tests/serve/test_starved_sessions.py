@@ -32,7 +32,7 @@ def ending(socket) -> str:
     return socket.close_reason
 
 
-def test_a_short_request_is_answered_beside_70_starved_sessions(tmp_path) -> None:
+def test_a_short_request_is_answered_with_70_starved_sessions(tmp_path) -> None:
     with (
         served(tmp_path, IZWI_DECODE_WORKERS="0", IZWI_STREAM_TEXT_S=f"{TEXT_S:g}") as server,
         ExitStack() as stack,

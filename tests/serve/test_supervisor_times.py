@@ -126,7 +126,7 @@ def test_an_engine_that_says_nothing_is_killed_once_and_replaced(monkeypatch, ca
     assert [how for how, _ in server.asked] == ["terminate"]
 
 
-def test_who_loads_for_long_or_beats_is_left_alone(monkeypatch):
+def test_a_process_that_loads_for_long_or_sends_heartbeats_is_left_alone(monkeypatch):
     world = World(monkeypatch, hung_after_s=5.0)
 
     def begin(process):
@@ -160,7 +160,7 @@ def test_an_api_server_that_dies_is_forgotten_and_replaced_under_another_name(mo
     assert "ended with status 7" in caplog.text
 
 
-def test_who_dies_again_soon_waits_longer_each_by_itself(monkeypatch, caplog):
+def test_a_process_that_dies_again_soon_is_restarted_later_each_by_itself(monkeypatch, caplog):
     world = World(monkeypatch)
 
     def begin(process):
@@ -211,7 +211,7 @@ def test_leaving_lets_api_servers_finish_and_then_ends_the_engine(monkeypatch):
     assert len(world.api_servers) == 2  # none in their place
 
 
-def test_who_does_not_end_is_killed_after_the_time_to_drain(monkeypatch):
+def test_a_process_that_does_not_end_is_killed_after_the_time_to_drain(monkeypatch):
     world = World(monkeypatch, drain_s=20.0)
 
     def begin(process):
@@ -262,7 +262,7 @@ def test_an_engine_that_still_loads_is_terminated(monkeypatch):
     assert world.engines[0].asked[0] == ("terminate", 1003.0)
 
 
-def test_nothing_is_started_in_the_place_of_who_died_before_the_end(monkeypatch):
+def test_a_process_that_died_before_shutdown_is_not_restarted(monkeypatch):
     world = World(monkeypatch, num_api_servers=2)
 
     def begin(process):

@@ -75,9 +75,9 @@ def test_spoken_text_is_played_saved_and_transcribed(page, tmp_path):
         page.locator("#download").click()
     path = tmp_path / "speech.wav"
     saved.value.save_as(path)
-    with wave.open(str(path)) as sound:
-        assert sound.getframerate() == 24_000
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), np.int16)
+    with wave.open(str(path)) as audio:
+        assert audio.getframerate() == 24_000
+        samples = np.frombuffer(audio.readframes(audio.getnframes()), np.int16)
     assert len(samples) > 24_000
     assert np.abs(samples).max() > 1000
     open_tab(page, "transcribe")
@@ -103,7 +103,7 @@ def test_the_page_explains_why_a_clip_without_audio_is_rejected(page):
     open_tab(page, "voices")
     page.locator("#voice-list li", has_text="amber").wait_for()
     page.locator("#clone-input").set_input_files(
-        {"name": "noise.wav", "mimeType": "audio/wav", "buffer": b"no sound at all"}
+        {"name": "noise.wav", "mimeType": "audio/wav", "buffer": b"no audio at all"}
     )
     page.locator("#clone-name").fill("walker")
     page.locator("#clone-consent").check()
@@ -169,11 +169,11 @@ def test_nothing_is_wider_than_the_screen(page, width):
 
 def silent_wav(seconds):
     data = io.BytesIO()
-    with wave.open(data, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(16_000)
-        sound.writeframes(bytes(2 * int(16_000 * seconds)))
+    with wave.open(data, "wb") as audio:
+        audio.setnchannels(1)
+        audio.setsampwidth(2)
+        audio.setframerate(16_000)
+        audio.writeframes(bytes(2 * int(16_000 * seconds)))
     return data.getvalue()
 
 

@@ -1,7 +1,7 @@
 // Captions of what is recorded, over /v1/audio/transcriptions/stream, while the microphone is open.
 
 import { openSocket } from "./server.js";
-import { RATE, toPcm16 } from "./sound.js";
+import { RATE, toPcm16 } from "./audio.js";
 import { h } from "./ui.js";
 
 const MAX_UNSENT_BYTES = 60 * 2 * RATE; // a server that is so far behind is not waited for
@@ -12,7 +12,7 @@ export class Captions {
     this.place = place;
     this.onTrouble = onTrouble;
     this.segments = new Map(); // number -> { stable, unstable, start, end, text }
-    this.early = []; // sound that came before the socket was open
+    this.early = []; // audio that came before the socket was open
     this.done = new Promise((resolve) => { this.resolve = resolve; });
     place.replaceChildren();
     this.socket = openSocket("/v1/audio/transcriptions/stream");

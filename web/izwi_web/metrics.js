@@ -1,7 +1,7 @@
 // Metrics: the figures of /metrics, read every two seconds while the tab is shown.
 
 import { request } from "./server.js";
-import { drawLine } from "./sound.js";
+import { drawLine } from "./audio.js";
 import { byId, h, note } from "./ui.js";
 
 const EVERY_MS = 2000, KEPT = 60;

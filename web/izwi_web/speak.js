@@ -1,7 +1,7 @@
 // Speak: text to speech that plays while it is made.
 
 import { apiKey, failureOf, call, modelsOf, onLists, request, voicesOf } from "./server.js";
-import { Player, drawWave } from "./sound.js";
+import { Player, drawWave } from "./audio.js";
 import { byId, clock, copyText, fill, h, note, saveFile } from "./ui.js";
 
 const KEPT = 20; // utterances of the history
@@ -74,7 +74,7 @@ async function speak() {
   leaving = new AbortController();
   byId("speak-stop").disabled = false;
   byId("player").hidden = true;
-  note("speak-note", "Waiting for the first sound");
+  note("speak-note", "Waiting for the first audio");
   const begunMs = performance.now();
   try {
     const response = await post({ ...asked, response_format: "pcm" }, leaving.signal);
@@ -86,7 +86,7 @@ async function speak() {
       mine.push(value);
       if (first) {
         first = false;
-        note("speak-note", `First sound after ${Math.round(performance.now() - begunMs)} ms`);
+        note("speak-note", `First audio after ${Math.round(performance.now() - begunMs)} ms`);
         byId("player").hidden = false;
         follow(mine);
       }
@@ -144,8 +144,8 @@ async function download() {
   }
 }
 
-function keep(values, sound) {
-  history.unshift({ values, samples: sound.samples.slice(0, sound.length), blob: sound.wav() });
+function keep(values, player) {
+  history.unshift({ values, samples: player.samples.slice(0, player.length), blob: player.wav() });
   history.length = Math.min(history.length, KEPT);
   byId("history-empty").hidden = true;
   byId("history").replaceChildren(...history.map((entry) => h("li", {},

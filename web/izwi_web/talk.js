@@ -3,7 +3,7 @@
 
 import { LiveCall } from "./live.js";
 import { known, modelsOf, onLists, openSocket, voicesOf } from "./server.js";
-import { Microphone, Player, RATE, drawLevels, fromBase64, level, toBase64, toPcm16 } from "./sound.js";
+import { Microphone, Player, RATE, drawLevels, fromBase64, level, toBase64, toPcm16 } from "./audio.js";
 import { byId, fill, h, note } from "./ui.js";
 
 const STATES = {
@@ -14,7 +14,7 @@ const STATES = {
 const HINTS = { "izwi-tiny-chat": "Try: What is seven plus five? · How many metres are two kilometres?" };
 let session = null;
 
-// A voice at rest: what the meter shows before the first sound.
+// A voice at rest: what the meter shows before the first audio.
 const atRest = (place) => 0.6 * Math.exp(-6 * place * place) * (0.55 + 0.45 * Math.cos(place * 41));
 
 export function start() {
@@ -48,8 +48,8 @@ function showOpen(isOpen) {
 }
 
 // Each phase as a bar on one scale, so that the eye sees where the time goes.
-function showPhases({ stopped, transcribed, created, text, sound }) {
-  const rows = [["Transcript", transcribed], ["Answer begun", created], ["First words", text], ["First sound", sound]];
+function showPhases({ stopped, transcribed, created, text, audio }) {
+  const rows = [["Transcript", transcribed], ["Answer begun", created], ["First words", text], ["First audio", audio]];
   const times = rows.map(([, at]) => (at && stopped ? Math.max(0, at - stopped) : null));
   const longest = Math.max(1, ...times);
   byId("phases").replaceChildren(...rows.map(([name], i) => {
@@ -102,7 +102,7 @@ class Session {
     this.answer = null; // { itemId, from }: the answer that plays, and where it begins in the player
     this.microphone = await Microphone.open((samples) => this.hear(samples));
     const model = byId("talk-model").value;
-    this.sounding = false; // over WebRTC: the server's sound is heard
+    this.serverPlays = false; // over WebRTC the server plays the answer
     const lost = () => {
       if (session !== this) return;
       this.close();
@@ -150,7 +150,7 @@ class Session {
   }
 
   get playing() {
-    if (this.call) return this.sounding;
+    if (this.call) return this.serverPlays;
     return Boolean(this.answer) && this.player.length > 0 && !this.player.ended && this.player.position < this.player.duration;
   }
 
@@ -232,7 +232,7 @@ class Session {
       this.player.next = this.player.length;
       this.player.ended = false;
       this.answer = { itemId: item_id, from: this.player.duration, done: false };
-      this.turn.sound = performance.now();
+      this.turn.audio = performance.now();
       showPhases(this.turn);
       show("speaking");
     }
@@ -243,21 +243,21 @@ class Session {
     if (this.answer?.itemId === item_id) this.answer.done = true;
   }
 
-  // Over WebRTC the server plays its sound itself, and tells when it is heard.
+  // Over WebRTC the server plays the audio itself and reports when it starts and stops.
   on_output_audio_buffer_started() {
-    this.sounding = true;
-    this.turn.sound = performance.now();
+    this.serverPlays = true;
+    this.turn.audio = performance.now();
     showPhases(this.turn);
     show("speaking");
   }
 
   on_output_audio_buffer_stopped() {
-    this.sounding = false;
+    this.serverPlays = false;
     this.rest();
   }
 
   on_output_audio_buffer_cleared() {
-    this.sounding = false;
+    this.serverPlays = false;
     this.captions.get(this.said)?.parentElement.classList.add("cut");
   }
 
@@ -266,7 +266,7 @@ class Session {
     if (!this.playing) this.rest();
   }
 
-  // The user speaks over the answer: stop the sound and tell the server how much was played.
+  // The user speaks over the answer: stop playback and tell the server how much was played.
   // It may be silent already: a server that is not sure yet pauses the answer first.
   interrupt() {
     if (this.call || !this.answer || (this.answer.done && !this.playing)) return;

@@ -1,9 +1,9 @@
-// Transcribe: a file or a recording becomes text whose words light up as the sound plays. What is
+// Transcribe: a file or a recording becomes text whose words light up as the audio plays. What is
 // recorded has captions while it is spoken.
 
 import { Captions } from "./captions.js";
 import { events, modelsOf, onLists, request } from "./server.js";
-import { Recorder, drawLevels, level } from "./sound.js";
+import { Recorder, drawLevels, level } from "./audio.js";
 import { byId, clock, copyText, fill, h, note, saveFile, takesFiles } from "./ui.js";
 
 let recorder = null, captions = null, leaving = null, answer = null, spans = [], source = null;
@@ -78,7 +78,7 @@ function showRecording(on) {
   byId("choose").disabled = on;
 }
 
-// The card of the text; the player and the buttons come with the sound.
+// The card of the text; the player and the buttons come with the audio.
 function showCard(whole) {
   byId("transcript-card").hidden = false;
   byId("transcript-audio").hidden = !whole;

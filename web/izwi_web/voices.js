@@ -1,7 +1,7 @@
 // Voices: list, preview, clone, delete.
 
 import { call, failureOf, known, modelsOf, onLists, refresh, request, sendJson } from "./server.js";
-import { Player, Recorder } from "./sound.js";
+import { Player, Recorder } from "./audio.js";
 import { byId, h, note, takesFiles } from "./ui.js";
 
 const SENTENCE = "Hello. This is how I sound when I read a sentence aloud.";
@@ -26,7 +26,7 @@ export function hide() {
   if (recorder) record();
 }
 
-// A mark of its own for each voice, from its name: bars as of a sound.
+// A mark of its own for each voice, from its name: bars as of a waveform.
 function print(name) {
   let hash = 2166136261;
   for (const letter of name) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619) >>> 0;

@@ -60,7 +60,7 @@ def align(
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
-        sound = AudioFile(None if str(file) == "-" else file, Path(file.name))
+        source = AudioFile(None if str(file) == "-" else file, Path(file.name))
         said = _said(text, text_file)
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
@@ -69,7 +69,7 @@ def align(
             local_only=runtime != RuntimeOptions(),
             serves={Capability.ALIGN: model},
         )
-        content = sound.read()
+        content = source.read()
         check_audio(content)  # refuse a broken file before a model is loaded
         models = [model or DEFAULT_MODELS[2]]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)

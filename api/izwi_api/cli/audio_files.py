@@ -116,27 +116,27 @@ def find_audio_files(names: Sequence[str]) -> list[AudioFile]:
             found += _matching(name)
         else:
             found.append(AudioFile(path, Path(path.name)))
-    if sum(sound.path is None for sound in found) > 1:
+    if sum(source.path is None for source in found) > 1:
         raise InvalidRequest("stdin can be read only once", param="files")
     return found
 
 
-def text_paths(sounds: Sequence[AudioFile], folder: Path | None, ending: str) -> list[Path]:
+def text_paths(sources: Sequence[AudioFile], folder: Path | None, ending: str) -> list[Path]:
     """Return the output path of each input: in a folder, or beside the input.
 
     The suffix replaces the input's own, unless two inputs would then share an output.
 
     Args:
-        sounds: All audio inputs.
+        sources: All audio inputs.
         folder: The output folder, or None for beside the inputs.
         ending: The suffix of the outputs, with its dot.
 
     Raises:
         InvalidRequest: stdin has no output path of its own, or two inputs would share one.
     """
-    if folder is None and any(sound.path is None for sound in sounds):
+    if folder is None and any(source.path is None for source in sources):
         raise InvalidRequest("there is no folder beside stdin; give --out-dir", param="beside")
-    places = [folder / s.within if folder else (s.path or s.within) for s in sounds]
+    places = [folder / s.within if folder else (s.path or s.within) for s in sources]
     short = [place.with_suffix(ending) for place in places]
     shared = {path for path, count in Counter(short).items() if count > 1}
     texts = [
@@ -162,10 +162,10 @@ def _in_folder(folder: Path) -> list[AudioFile]:
 def _matching(pattern: str) -> list[AudioFile]:
     """Expand a pattern that no shell has expanded."""
     paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
-    sounds = [AudioFile(path, Path(path.name)) for path in paths if path.is_file()]
-    if not sounds:
+    sources = [AudioFile(path, Path(path.name)) for path in paths if path.is_file()]
+    if not sources:
         raise InvalidRequest(f"no file matches {pattern}", param="files")
-    return sounds
+    return sources
 
 
 def _is_audio(name: str) -> bool:

@@ -46,7 +46,7 @@ class Finding:
 
     Attributes:
         area: "system", "device", "packages", "checkpoints", "home", "hub",
-            "sound" or "server".
+            "audio" or "server".
         name: The thing.
         detail: What was found, in words.
     """
@@ -113,7 +113,7 @@ def _findings(device: str, dtype: str, *, online: bool) -> Iterator[Finding]:
         yield from _checkpoints(backend)
     yield from _home()
     yield from _hub(online=online)
-    yield from _sound()
+    yield from _audio()
 
 
 def _system() -> Iterator[Finding]:
@@ -295,27 +295,27 @@ def _server(url: str, api_key: str | None) -> Finding:
     return Finding("server", url, Status.OK, f"serves {names or 'no model'}")
 
 
-def _sound() -> Iterator[Finding]:
+def _audio() -> Iterator[Finding]:
     from izwi_api.cli.audio_out import find_player
 
     yield _codecs()
     player = find_player()
     status = Status.OK if player else Status.NOTE
-    yield Finding("sound", "player", status, player or "none: izwi say writes files")
+    yield Finding("audio", "player", status, player or "none: izwi say writes files")
     for program in ("ffmpeg", "espeak-ng"):
         where = shutil.which(program)
-        yield Finding("sound", program, Status.OK, f"not needed; {where or 'not here'}")
+        yield Finding("audio", program, Status.OK, f"not needed; {where or 'not here'}")
 
 
 def _codecs() -> Finding:
     try:
         import av.codec
     except (ImportError, OSError) as error:
-        return Finding("sound", "codecs", Status.FAILED, str(error))
+        return Finding("audio", "codecs", Status.FAILED, str(error))
     missing = [name for name in _CODECS if name not in av.codec.codecs_available]
     status = Status.FAILED if missing else Status.OK
     detail = f"missing: {', '.join(missing)}" if missing else ", ".join(_CODECS)
-    return Finding("sound", "codecs", status, detail)
+    return Finding("audio", "codecs", status, detail)
 
 
 def _gib(num_bytes: int) -> str:

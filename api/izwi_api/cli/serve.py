@@ -244,7 +244,7 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
     Raises:
         InvalidRequest: The address is public, no key is required, and `--insecure` is not given.
     """
-    if access.asks_for_key or insecure or _is_loopback(host):
+    if access.requires_key or insecure or _is_loopback(host):
         return
     raise InvalidRequest(
         f"refusing to listen on {host or 'all addresses'} without a key: give --api-key or "
@@ -289,7 +289,7 @@ def _allowed_hosts(host: str, access: Access, allowed: list[str] | None) -> tupl
     On a loopback address without a key, other names come from pages that use DNS rebinding.
     """
     names = tuple(allowed or ()) + (access.allowed_hosts or ())
-    if names or (_is_loopback(host) and not access.asks_for_key):
+    if names or (_is_loopback(host) and not access.requires_key):
         return names
     return None
 

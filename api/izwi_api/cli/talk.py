@@ -90,12 +90,12 @@ def talk(
         target = choose_target(out, audio_format, piped_text=is_piped)
         if as_json and _is_stdout(target):
             raise InvalidRequest("--json and the audio cannot both go to stdout; give --out FILE")
-        sound = AudioFile(None if is_piped else file, file)
-        content = sound.read()
+        source = AudioFile(None if is_piped else file, file)
+        content = source.read()
         runtime = RuntimeOptions(device, dtype, offline)
         server = _server(server, api_key, model, local_only=runtime != RuntimeOptions())
         if not server:
-            sound.check(content)  # refuse a broken file before a model is loaded
+            source.check(content)  # refuse a broken file before a model is loaded
         models = [*([] if model is None else [model]), *DEFAULT_MODELS]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         options: TalkOptions = {
@@ -133,7 +133,7 @@ async def _talk(
     async with client:
         stream = client.stream_talk(content, **options)
         try:
-            saved = await put(ResponseStream(_sound_of(stream), SpeechDetails()), target)
+            saved = await put(ResponseStream(_audio_of(stream), SpeechDetails()), target)
         except ModelNotFound as error:
             raise ModelNotFound(
                 "there is no model to talk with: name one with --model, such as "
@@ -143,7 +143,7 @@ async def _talk(
         return saved, stream.result
 
 
-async def _sound_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncGenerator[Audio]:
+async def _audio_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncGenerator[Audio]:
     async with stream:
         async for delta in stream:
             if delta.audio is not None:

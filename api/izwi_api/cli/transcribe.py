@@ -100,21 +100,21 @@ def transcribe(
     with report_failures():
         if as_json and text_format not in (None, Format.JSON):
             raise InvalidRequest("--json and --format name two formats; give one")
-        sounds = find_audio_files([str(file) for file in files])
+        sources = find_audio_files([str(file) for file in files])
         chosen = Format.JSON if as_json else text_format or Format.TEXT
-        writer = _transcript_writer(sounds, chosen, out_dir, beside=beside)
+        writer = _transcript_writer(sources, chosen, out_dir, beside=beside)
         runtime = RuntimeOptions(device, dtype, offline)
         # a server that was not named accepts no larger files
         limit = read_settings(os.environ).max_upload_bytes
-        large = any(sound.num_bytes > limit for sound in sounds)
+        large = any(source.num_bytes > limit for source in sources)
         server = running_server(
             server,
             api_key,
             local_only=runtime != RuntimeOptions() or large,
             serves={Capability.TRANSCRIBE: model},
         )
-        if not server and len(sounds) == 1 and sounds[0].path is not None:
-            sounds[0].check()  # refuse a broken file before a model is loaded
+        if not server and len(sources) == 1 and sources[0].path is not None:
+            sources[0].check()  # refuse a broken file before a model is loaded
         client = AsyncClient(
             server, api_key=api_key, models=[model or DEFAULT_MODELS[1]], runtime=runtime
         )
@@ -124,7 +124,7 @@ def transcribe(
             "prompt": prompt or None,
             "max_new_tokens": max_new_tokens,
         }
-        code = asyncio.run(_transcribe(sounds, client, options, jobs, writer))
+        code = asyncio.run(_transcribe(sources, client, options, jobs, writer))
     if code:
         raise typer.Exit(code)
 
@@ -143,11 +143,11 @@ class _TranscriptWriter:
     named: bool
     paths: list[Path] | None
 
-    def write(self, index: int, sound: AudioFile, transcript: Transcript) -> None:
+    def write(self, index: int, source: AudioFile, transcript: Transcript) -> None:
         """Write the transcript of an input. Raises OSError."""
         from izwi_api.cli.audio_out import whole_file
 
-        page = _page(self.text_format, transcript, sound.shown if self.named else None)
+        page = _page(self.text_format, transcript, source.shown if self.named else None)
         if self.paths is None:
             sys.stdout.write(page)
             sys.stdout.flush()
@@ -159,7 +159,7 @@ class _TranscriptWriter:
 
 
 def _transcript_writer(
-    sounds: Sequence[AudioFile], text_format: Format, out_dir: Path | None, *, beside: bool
+    sources: Sequence[AudioFile], text_format: Format, out_dir: Path | None, *, beside: bool
 ) -> _TranscriptWriter:
     from izwi_api.cli.audio_files import text_paths
 
@@ -169,13 +169,13 @@ def _transcript_writer(
         raise InvalidRequest(f"--out-dir {out_dir}: this is a file, not a folder", param="out_dir")
     if out_dir is not None or beside:
         return _TranscriptWriter(
-            text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format])
+            text_format, False, text_paths(sources, out_dir, _ENDINGS[text_format])
         )
-    if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
+    if len(sources) > 1 and text_format in (Format.SRT, Format.VTT):
         raise InvalidRequest(
             f"{text_format} writes one file for each recording; give --out-dir or --beside"
         )
-    return _TranscriptWriter(text_format, len(sounds) > 1, None)
+    return _TranscriptWriter(text_format, len(sources) > 1, None)
 
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
@@ -199,7 +199,7 @@ def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
 
 
 async def _transcribe(
-    sounds: Sequence[AudioFile],
+    sources: Sequence[AudioFile],
     client: AsyncClient,
     options: TranscriptionOptions,
     jobs: int,
@@ -211,45 +211,45 @@ async def _transcribe(
     them ends the command: raises IzwiError, and OSError if a transcript cannot be written.
     """
     codes: list[int] = []
-    with _progress(len(sounds)) as report:
+    with _progress(len(sources)) as report:
         async with client:
             options["model"] = await client.model_for("transcription", options.get("model"))
             slots = asyncio.Semaphore(jobs)
 
-            async def hear(index: int, sound: AudioFile) -> Transcript:
+            async def transcribe_one(index: int, source: AudioFile) -> Transcript:
                 async with slots:
-                    content = await asyncio.to_thread(sound.read)
+                    content = await asyncio.to_thread(source.read)
                     stream = client.stream_transcription(content, **options)
                     async with stream:
                         async for update in stream:
                             report(index, update.share)
                     return stream.result
 
-            rest = iter(enumerate(sounds))
+            rest = iter(enumerate(sources))
             begun: deque[tuple[int, AudioFile, asyncio.Task[Transcript]]] = deque()
             try:
                 while True:
                     while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
-                        begun.append((*following, asyncio.create_task(hear(*following))))
+                        begun.append((*following, asyncio.create_task(transcribe_one(*following))))
                     if not begun:
                         break
-                    index, sound, task = begun.popleft()
+                    index, source, task = begun.popleft()
                     try:
                         transcript = await task
                     except IzwiError as error:
                         if not _is_of_one_file(error):
                             raise
-                        tell_failure(_named(sound, error))
+                        tell_failure(_named(source, error))
                         codes.append(code_of(error))
                     else:
-                        writer.write(index, sound, transcript)
+                        writer.write(index, source, transcript)
                     report(index, 1.0)
             finally:
                 for _, _, task in begun:
                     task.cancel()
                 await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
     # A single input determines the exit code; of several, some were transcribed.
-    return codes[0] if codes and len(sounds) == 1 else FAILED if codes else 0
+    return codes[0] if codes and len(sources) == 1 else FAILED if codes else 0
 
 
 def _is_of_one_file(error: IzwiError) -> bool:
@@ -258,13 +258,13 @@ def _is_of_one_file(error: IzwiError) -> bool:
     return type(error) is IzwiError or isinstance(error, InvalidAudio | TooLarge | Overloaded)
 
 
-def _named(sound: AudioFile, error: IzwiError) -> str:
+def _named(source: AudioFile, error: IzwiError) -> str:
     message = str(error)
-    return message if sound.shown in message else f"{sound.shown}: {message}"
+    return message if source.shown in message else f"{source.shown}: {message}"
 
 
 @contextmanager
-def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
+def _progress(num_sources: int) -> Generator[Callable[[int, float], None]]:
     """Show progress on a terminal; the block gets a function that reports a file's progress."""
     from rich.progress import (
         BarColumn,
@@ -275,9 +275,9 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
     )
 
     console = messages()
-    done = MofNCompleteColumn() if num_sounds > 1 else TaskProgressColumn()
+    done = MofNCompleteColumn() if num_sources > 1 else TaskProgressColumn()
     columns = ("transcribing", BarColumn(), done, TimeRemainingColumn())
-    shares = [0.0] * num_sounds
+    shares = [0.0] * num_sources
     # Lines to the same terminal must go through the progress bar; those to a file must not.
     with Progress(
         *columns,
@@ -287,10 +287,10 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
         # a single input has no progress before its first piece is done, so the bar pulses
-        task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
+        task = progress.add_task("", total=num_sources if num_sources > 1 else None)
 
         def report(index: int, share: float) -> None:
             shares[index] = share
-            progress.update(task, completed=sum(shares), total=num_sounds)
+            progress.update(task, completed=sum(shares), total=num_sources)
 
         yield report

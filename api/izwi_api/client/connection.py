@@ -279,7 +279,7 @@ def server_address(text: str) -> httpx.URL:
 
 def file_name(path: Path | None) -> str:
     """Return a name for an upload that reveals only the suffix of its path."""
-    return f"sound{path.suffix if path is not None else ''}"
+    return f"audio{path.suffix if path is not None else ''}"
 
 
 def _is_busy(response: httpx.Response) -> bool:

@@ -85,9 +85,9 @@ async def request_speech(
     Raises:
         IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
-    wants_details = fields.get("word_timestamps") or fields.get("include_codes")
-    sound = _events if wants_details else _pcm
-    async with aclosing(sound(requests, _body(fields), details)) as pieces:
+    with_details = fields.get("word_timestamps") or fields.get("include_codes")
+    receive = _events if with_details else _pcm
+    async with aclosing(receive(requests, _body(fields), details)) as pieces:
         async for piece in pieces:
             yield piece
 

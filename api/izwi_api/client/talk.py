@@ -172,14 +172,14 @@ def _delta(event: Mapping[str, Any], answer: SpokenAnswer, reader: PcmReader) ->
     if choice["finish_reason"] is not None:
         answer.finish_reason = str(choice["finish_reason"])
     delta = choice["delta"]
-    sound = delta.get("audio") or {}
-    answer.id = str(sound.get("id") or answer.id)
-    answer.expires_at = int(sound.get("expires_at") or answer.expires_at)
-    text = str(sound.get("transcript") or delta.get("content") or "")
-    if not sound.get("data"):
+    part = delta.get("audio") or {}
+    answer.id = str(part.get("id") or answer.id)
+    answer.expires_at = int(part.get("expires_at") or answer.expires_at)
+    text = str(part.get("transcript") or delta.get("content") or "")
+    if not part.get("data"):
         return SpokenDelta(text)
     try:
-        audio = reader.read(base64.b64decode(sound["data"], validate=True))
+        audio = reader.read(base64.b64decode(part["data"], validate=True))
     except binascii.Error as error:
         raise ValueError("the audio is not base64") from error
     return SpokenDelta(text, audio if audio.samples.size else None)

@@ -93,7 +93,7 @@ def create_app(
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
-    counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
+    counted = CountedEngine(engine, registry) if access.requires_key or audit_log else engine
     decoder = _decoder(settings)
     references = _references(settings)
     voices = VoiceStore(settings.home / "voices")

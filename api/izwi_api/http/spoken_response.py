@@ -56,7 +56,7 @@ class SpokenPieces(Protocol[Text_co]):
 class Completion(Protocol[Text_contra]):
     """The JSON of one answer, whole or in pieces that share an id."""
 
-    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, audio: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete answer, with its audio file and the expiry of its id."""
         ...
 

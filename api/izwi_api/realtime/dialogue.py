@@ -87,13 +87,13 @@ class Dialogue:
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
-        self._transcriber = SpeechTranscriber(services, self._hear, self._take_complete_transcript)
+        self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
         self._turn_id = ""  # id of the item for the user's current turn
         self._responses: dict[int, Response] = {}
         self.out_of_band = OutOfBandResponses(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
         # from the client's response.create
-        self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
+        self._created: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
         self._errors: dict[int, IzwiError] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -131,11 +131,11 @@ class Dialogue:
         items: Sequence[Item] | None,
     ) -> None:
         """Create the response that a client requested. Raises EventError."""
-        self._wanted = settings, setting, items
+        self._created = settings, setting, items
         try:
             self.tell(Create())
         finally:
-            self._wanted = None
+            self._created = None
 
     @property
     def is_responding(self) -> bool:
@@ -285,12 +285,12 @@ class Dialogue:
         samples = self._buffer.samples(start_ms, state.now_ms)
         self._transcriber.begin(setting, samples, state.now_ms)
 
-    def _hear(self, text: str, stable: str) -> None:
+    def _take_text(self, text: str, stable: str) -> None:
         self._tell(LiveTranscript(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
-    def _take_complete_transcript(self, text: str) -> None:
+    def _take_transcript(self, text: str) -> None:
         self._tell(LiveTranscript(text, is_final=True))
 
     def _is_transcribed(self) -> bool:
@@ -346,18 +346,18 @@ class Dialogue:
         state = self._state
         assert state.turn_ms is not None
         transcript = self._transcribe(state.turn_ms, state.now_ms)
-        transcript.add_done_callback(lambda done: self._hear_prepared(number, done))
+        transcript.add_done_callback(lambda done: self._take_prepared_text(number, done))
         self._prepared[number] = transcript
         content = self._buffer.content(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
         self._make(number, [*self.conversation.remembered, unsaid])
 
-    def _hear_prepared(self, number: int, transcript: asyncio.Future[str]) -> None:
+    def _take_prepared_text(self, number: int, transcript: asyncio.Future[str]) -> None:
         """Pass the words before a prepared answer to the turn state machine."""
         is_known = not transcript.cancelled() and transcript.exception() is None
         if is_known and self._state.speculation == number and number in self._prepared:
-            self._hear(transcript.result(), "")
+            self._take_text(transcript.result(), "")
 
     def _respond(self, number: int) -> None:
         if number in self._responses:
@@ -371,8 +371,8 @@ class Dialogue:
         settings = self.settings
         assert isinstance(settings, RealtimeSettings)
         setting = self._maker.setting(settings)
-        if self._wanted is not None:
-            settings, setting, asked = self._wanted
+        if self._created is not None:
+            settings, setting, asked = self._created
             items = items if asked is None else asked
         setting = replace(setting, conversation_id=self.conversation.conversation_id)
         hooks = Hooks(

@@ -136,10 +136,10 @@ class InputBuffer:
 
     def content(self, start_ms: int, end_ms: int) -> Content:
         """Return the audio between two positions as the content of a message."""
-        sound, duration_ms = self.sound(start_ms, end_ms), float(end_ms - start_ms)
-        return Content("input_audio", audio=sound, audio_ms=duration_ms, wire=self.wire)
+        audio, duration_ms = self.audio(start_ms, end_ms), float(end_ms - start_ms)
+        return Content("input_audio", audio=audio, audio_ms=duration_ms, wire=self.wire)
 
-    def sound(self, start_ms: int, end_ms: int) -> bytes:
+    def audio(self, start_ms: int, end_ms: int) -> bytes:
         """Return the bytes between two positions, as far as they are kept."""
         start, end = (self._byte(place) - self._first_byte for place in (start_ms, end_ms))
         return bytes(self._bytes[max(0, start) : max(0, end)])
@@ -180,10 +180,10 @@ class LiveTranscriber:
     """Transcribes one stretch of speech while it is spoken. Call `close` when done."""
 
     def __init__(
-        self, services: Services, setting: Transcription, hear: Callable[[str, str], None]
+        self, services: Services, setting: Transcription, on_text: Callable[[str, str], None]
     ):
-        """Start. `hear` is called with the transcript so far, and with its stable part."""
-        self._services, self._setting, self._hear = services, setting, hear
+        """Start. `on_text` is called with the transcript so far, and with its stable part."""
+        self._services, self._setting, self._on_text = services, setting, on_text
         self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
         self._is_finished = False
         self._live: LiveTranscription | None = None
@@ -241,9 +241,9 @@ class LiveTranscriber:
             match event:
                 case SegmentText(text=text):
                     self._segments.append(text.strip())
-                    self._hear(self._joined(), self._joined())
+                    self._on_text(self._joined(), self._joined())
                 case PartialText(stable=stable, unstable=unstable):
-                    self._hear(self._joined(f"{stable}{unstable}"), self._joined(stable))
+                    self._on_text(self._joined(f"{stable}{unstable}"), self._joined(stable))
 
 
 def empty_transcript() -> asyncio.Future[str]:

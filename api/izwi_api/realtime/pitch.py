@@ -53,11 +53,11 @@ def _period(window: Float32) -> int:
     """Return the pitch period in samples, or 0 if the window does not repeat."""
     spectrum = np.fft.rfft(window - np.mean(window), _FFT_SIZE)
     spectrum[_IS_OUTSIDE] = 0.0
-    sound = np.fft.irfft(spectrum, _FFT_SIZE)[: len(window)]
-    products = np.fft.irfft(np.abs(np.fft.rfft(sound, _FFT_SIZE)) ** 2)[_LAGS]
-    energies = np.cumsum(np.pad(np.square(sound), (1, 0)))
+    samples = np.fft.irfft(spectrum, _FFT_SIZE)[: len(window)]
+    products = np.fft.irfft(np.abs(np.fft.rfft(samples, _FFT_SIZE)) ** 2)[_LAGS]
+    energies = np.cumsum(np.pad(np.square(samples), (1, 0)))
     # of the parts that overlap when the window is shifted by a lag
-    overlaps = energies[len(sound) - _LAGS] * (energies[-1] - energies[_LAGS])
+    overlaps = energies[len(samples) - _LAGS] * (energies[-1] - energies[_LAGS])
     correlations = products / (np.sqrt(overlaps) + 1e-9)
     inner = correlations[1:-1]
     # near lag 0 all sound of low frequency correlates, but without a peak

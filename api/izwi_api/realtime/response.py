@@ -144,7 +144,7 @@ class Response:
     def finish(self, status: str, reason: str | None, error: IzwiError | None = None) -> None:
         """End the response: completed, cancelled or failed."""
         self.discard()
-        # a cancelled one is cleared, also where all of its sound so far was played
+        # a cancelled one is cleared, also if all of its audio so far was played
         if self._hooks.speaker is not None and status != "cancelled":
             self._hooks.speaker.complete(self.response_id)
         spoken = self._spoken
@@ -203,13 +203,13 @@ class Response:
                     await self._released.wait()
                     if isinstance(piece, AudioPiece):
                         assert encoder is not None and tempo is not None and lead_in is not None  # noqa: PT018
-                        await self._send_sound(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
+                        await self._send_audio(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
                     else:
                         await self._going.wait()
                         self._tell_text(piece)
             await self._released.wait()
             if encoder is not None and tempo is not None:
-                await self._send_sound(encoder.write(tempo.finish()) + encoder.finish())
+                await self._send_audio(encoder.write(tempo.finish()) + encoder.finish())
             if self.message is not None:
                 content, setting = self.message.content[0], self.setting
                 content.is_complete, spoken_s = True, content.audio_ms / 1000 * setting.speed
@@ -248,7 +248,7 @@ class Response:
                 delta=call.arguments,
             )
 
-    async def _send_sound(self, data: bytes) -> None:
+    async def _send_audio(self, data: bytes) -> None:
         wire = self.setting.wire
         assert wire is not None
         assert self._reference is not None
@@ -285,14 +285,14 @@ class Response:
         for output in self._outputs:
             if output.item is self.message:
                 return output
-        with_sound = self.setting.wire is not None
-        content = Content("output_audio" if with_sound else "output_text")
-        content.is_complete = not with_sound
+        with_audio = self.setting.wire is not None
+        content = Content("output_audio" if with_audio else "output_text")
+        content.is_complete = not with_audio
         content.characters_per_s = self.setting.rates.of(self.setting.voice) * self.setting.speed
         self.message = Item("message", role="assistant", status="in_progress")
         output = self._begin_output(self.message)
         self.message.content.append(content)
-        part = {"type": "audio", "transcript": ""} if with_sound else {"type": "text", "text": ""}
+        part = {"type": "audio", "transcript": ""} if with_audio else {"type": "text", "text": ""}
         self._emit_part("response.content_part.added", output, part=part)
         return output
 
@@ -370,10 +370,10 @@ class Response:
             "usage": None,
         }
         if setting.wire is not None:
-            sound: dict[str, Any] = {"type": setting.wire.name}
+            audio_format: dict[str, Any] = {"type": setting.wire.name}
             if setting.wire.law is None:
-                sound["rate"] = setting.wire.rate
-            made["audio"] = {"output": {"format": sound, "voice": setting.voice}}
+                audio_format["rate"] = setting.wire.rate
+            made["audio"] = {"output": {"format": audio_format, "voice": setting.voice}}
         if status != "in_progress":
             made["usage"] = self._cost.as_json()
         return made

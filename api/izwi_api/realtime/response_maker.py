@@ -62,13 +62,13 @@ class ResponseMaker:
     ) -> ResponseSetting:
         """Return the settings for a response, derived from those of the session."""
         output = settings.audio.output
-        with_sound = settings.output_modalities == ["audio"]
+        with_audio = settings.output_modalities == ["audio"]
         max_tokens = settings.max_output_tokens
         lead_ms = output.lead_ms
         if lead_ms is None:
             lead_ms = self._services.settings.live_lead_ms
         return ResponseSetting(
-            wire=wire_format(output.format) if with_sound else None,
+            wire=wire_format(output.format) if with_audio else None,
             voice=output.voice,
             speed=output.speed,
             lead_ms=lead_ms or None,

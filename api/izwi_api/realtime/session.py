@@ -57,7 +57,7 @@ from izwi_api.sessions.errors import INTERNAL, SessionOver
 
 logger = logging.getLogger(__name__)
 
-Hear = Callable[[bytes], None]
+AppendAudio = Callable[[bytes], None]
 Work = Coroutine[Any, Any, None]
 
 
@@ -83,7 +83,7 @@ class RealtimeSession:
         services: Services,
         settings: Settings,
         total_s: float,
-        tracks: Callable[[Hear], Sequence[Work]] | None = None,
+        tracks: Callable[[AppendAudio], Sequence[Work]] | None = None,
         rate_limits: Callable[[], list[dict[str, object]]] = list,
     ):
         services = replace(services, engine=LiveEngine(services.engine))
@@ -114,7 +114,7 @@ class RealtimeSession:
 
     def background_tasks(self) -> Sequence[Work]:
         """Return the tasks that carry audio; the dialogue runs those of responses."""
-        return () if self._tracks is None else self._tracks(self._hear)
+        return () if self._tracks is None else self._tracks(self._append_audio)
 
     def tick(self, now_s: float) -> None:
         """Process elapsed time."""
@@ -133,10 +133,10 @@ class RealtimeSession:
         await self._handle(event)
         await self._dialogue.until_transcribed()
 
-    def _hear(self, sound: bytes) -> None:
+    def _append_audio(self, audio: bytes) -> None:
         """Add audio from the track; a full buffer is cleared."""
         try:
-            self._dialogue.append(sound)
+            self._dialogue.append(audio)
         except EventError as error:
             self._dialogue.clear()
             self.report(error)

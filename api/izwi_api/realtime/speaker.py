@@ -30,23 +30,23 @@ class Speaker:
         self._queue: deque[tuple[str, bytearray]] = deque()  # response id, its audio
         self._played: dict[str, int] = {}  # bytes
         self._complete: set[str] = set()
-        self._sounding = ""  # the response last reported as playing
+        self._playing = ""  # the response last reported as playing
         self._is_paused = False
 
     @property
     def buffered_ms(self) -> float:
         """Return the duration of the queued audio."""
-        return WIRE.duration_ms(sum(len(sound) for _, sound in self._queue))
+        return WIRE.duration_ms(sum(len(audio) for _, audio in self._queue))
 
     def played_ms(self, response_id: str) -> float:
         """Return how much of a response was played."""
         return WIRE.duration_ms(self._played.get(response_id, 0))
 
-    def play(self, response_id: str, sound: bytes) -> None:
+    def play(self, response_id: str, audio: bytes) -> None:
         """Append audio of a response to the queue."""
         if not self._queue or self._queue[-1][0] != response_id:
             self._queue.append((response_id, bytearray()))
-        self._queue[-1][1].extend(sound)
+        self._queue[-1][1].extend(audio)
 
     def pause(self) -> None:
         """Pause: play silence from now on."""
@@ -65,29 +65,29 @@ class Speaker:
         """Drop all audio that was not played."""
         self._queue.clear()
         self._is_paused = False
-        if self._sounding:
-            self._emit("output_audio_buffer.cleared", response_id=self._sounding)
-        self._sounding = ""
+        if self._playing:
+            self._emit("output_audio_buffer.cleared", response_id=self._playing)
+        self._playing = ""
 
     def read(self, num_bytes: int) -> bytes:
         """Return the audio to play next; silence if the queue is empty."""
         played = bytearray()
         while self._queue and not self._is_paused and len(played) < num_bytes:
-            response_id, sound = self._queue[0]
-            piece = sound[: num_bytes - len(played)]
-            del sound[: len(piece)]
+            response_id, audio = self._queue[0]
+            piece = audio[: num_bytes - len(played)]
+            del audio[: len(piece)]
             played += piece
-            if not sound:
+            if not audio:
                 self._queue.popleft()
-            if piece and response_id != self._sounding:
-                self._sounding = response_id
+            if piece and response_id != self._playing:
+                self._playing = response_id
                 self._emit("output_audio_buffer.started", response_id=response_id)
             self._played[response_id] = self._played.get(response_id, 0) + len(piece)
         self._tell_end()
         return bytes(played).ljust(num_bytes, b"\0")
 
     def _tell_end(self) -> None:
-        if self._sounding and not self._queue and self._sounding in self._complete:
-            self._emit("output_audio_buffer.stopped", response_id=self._sounding)
-            self._complete.discard(self._sounding)
-            self._sounding = ""
+        if self._playing and not self._queue and self._playing in self._complete:
+            self._emit("output_audio_buffer.stopped", response_id=self._playing)
+            self._complete.discard(self._playing)
+            self._playing = ""

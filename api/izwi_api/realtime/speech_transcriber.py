@@ -24,17 +24,17 @@ class SpeechTranscriber:
     A key is charged for what is transcribed, but once for speech that is transcribed again.
 
     Args:
-        hear: Called with its transcript so far, and with the stable part of it.
+        on_text: Called with its transcript so far, and with the stable part of it.
         on_complete: Called with the transcript of all of it, after `complete`.
     """
 
     def __init__(
         self,
         services: Services,
-        hear: Callable[[str, str], None],
+        on_text: Callable[[str, str], None],
         on_complete: Callable[[str], None],
     ):
-        self._services, self._hear, self._on_complete = services, hear, on_complete
+        self._services, self._on_text, self._on_complete = services, on_text, on_complete
         self._transcription: LiveTranscriber | None = None
         self._ended: LiveTranscriber | None = None
         self._prepared: LiveTranscriber | None = None  # finished, for an answer only prepared
@@ -52,7 +52,7 @@ class SpeechTranscriber:
                 transcription.refund()
         self._prepared = None
         self.drop()
-        self._transcription = LiveTranscriber(self._services, setting, self._hear)
+        self._transcription = LiveTranscriber(self._services, setting, self._on_text)
         self._transcription.feed(samples)
         self._fed_ms = end_ms
 

@@ -31,7 +31,7 @@ class TranscriptEvents:
             self._emit(f"{_KIND}.delta", item_id=item_id, content_index=0, delta=delta)
 
     async def follow(
-        self, item: Item, transcript: asyncio.Future[str], is_wanted: Callable[[], bool]
+        self, item: Item, transcript: asyncio.Future[str], is_needed: Callable[[], bool]
     ) -> str | None:
         """Store an item's transcript when it is known, and send its events if requested.
 
@@ -41,11 +41,11 @@ class TranscriptEvents:
         try:
             text = await transcript
         except IzwiError as error:
-            if is_wanted():
+            if is_needed():
                 self.fail(item, error)
             return None
         item.content[0].text = text
-        if is_wanted():
+        if is_needed():
             self.complete(item, text)
         return text
 

@@ -76,8 +76,8 @@ class State:
         answer: The last response, while it is in progress or audible.
         silenced: Number of the last response, if it ended because the client stopped playing it.
         speculation: Number of the prepared response.
-        wanted: A turn ended while a response was in progress.
-        unheard: Turns that ended and whose transcript is pending.
+        answer_due: A turn ended while a response was in progress.
+        num_untranscribed: Turns that ended and whose transcript is pending.
         frame_clock_ms: When the last frame arrived, on the clock of `Tick`.
         idle_ms: When playback of the last answer ended, on that clock.
         next_number: Number of the next response.
@@ -93,8 +93,8 @@ class State:
     answer: Answer | None = None
     silenced: int | None = None
     speculation: int | None = None
-    wanted: bool = False
-    unheard: int = 0
+    answer_due: bool = False
+    num_untranscribed: int = 0
     clock_ms: int = 0
     frame_clock_ms: int = 0
     idle_ms: int | None = None
@@ -109,7 +109,7 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
         case Frame():
             step.frame(event)
         case LiveTranscript():
-            step.hear(event)
+            step.take_transcript(event)
         case Transcript(text):
             step.answer_words(text)
         case Commit(end_ms):
@@ -158,7 +158,7 @@ class _Step:
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
         self._judge()
 
-    def hear(self, heard: LiveTranscript) -> None:
+    def take_transcript(self, heard: LiveTranscript) -> None:
         speech = self.state.speech
         if speech is not None:
             is_final = speech.is_final or (heard.is_final and speech.is_ended)
@@ -229,23 +229,23 @@ class _Step:
         ]
         self._set(buffer_ms=state.now_ms, turn_ms=None, speech=None, heard="")
         if awaits_words:
-            self._set(unheard=state.unheard + 1)
+            self._set(num_untranscribed=state.num_untranscribed + 1)
         elif detection.create_response:
             self._respond_when_free()
 
     def answer_words(self, text: str | None) -> None:
         """Answer a turn when its transcript arrives, unless it is empty."""
         state = self.state
-        if state.unheard == 0:
+        if state.num_untranscribed == 0:
             return
-        self._set(unheard=state.unheard - 1)
+        self._set(num_untranscribed=state.num_untranscribed - 1)
         is_said = text is None or bool(words_of(text))
         if not is_said and state.turn_ms is None:
             self._drop_speculation()
-        if is_said or state.wanted:
-            self._set(wanted=True)
+        if is_said or state.answer_due:
+            self._set(answer_due=True)
             if not self._is_responding():
-                self._answer_wanted()
+                self._answer_if_due()
 
     # -- the client ------------------------------------------------------------------------------
     def commit(self, end_ms: int) -> None:
@@ -265,7 +265,7 @@ class _Step:
             self.actions.append(Refuse("conversation_already_has_active_response"))
             return
         self._drop_speculation()
-        self._set(unheard=0)
+        self._set(num_untranscribed=0)
         self._respond()
 
     def cancel(self, number: int | None) -> None:
@@ -303,7 +303,7 @@ class _Step:
         self.actions.append(Finish(number, status))
         self._set(answer=replace(answer, done=True, paused=False))
         self._forget_if_silent()
-        self._answer_wanted()
+        self._answer_if_due()
 
     def playback(self, event: Playback) -> None:
         answer = self.state.answer
@@ -327,7 +327,7 @@ class _Step:
 
     def _respond_when_free(self) -> None:
         if self._is_responding():
-            self._set(wanted=True)
+            self._set(answer_due=True)
         else:
             self._respond()
 
@@ -338,12 +338,12 @@ class _Step:
             number = state.next_number
             self._set(next_number=number + 1)
         answer = Answer(number)
-        self._set(answer=answer, silenced=None, speculation=None, wanted=False, idle_ms=None)
+        self._set(answer=answer, silenced=None, speculation=None, answer_due=False, idle_ms=None)
         self.actions.append(Respond(number))
 
     def _interrupt(self, answer: Answer) -> None:
         """The user takes the turn."""
-        self._set(wanted=False)
+        self._set(answer_due=False)
         if answer.done:
             self.actions.append(Truncate(answer.number, answer.played_ms))
             self._set(answer=None)
@@ -356,7 +356,7 @@ class _Step:
             Truncate(answer.number, answer.played_ms),
         ]
         self._set(answer=None)
-        self._answer_wanted()
+        self._answer_if_due()
 
     def _resume(self) -> None:
         if (answer := self.state.answer) is not None and answer.paused:
@@ -381,8 +381,8 @@ class _Step:
             self.actions.append(Discard(self.state.speculation))
             self._set(speculation=None)
 
-    def _answer_wanted(self) -> None:
-        if self.state.wanted and self.state.turn_ms is None:
+    def _answer_if_due(self) -> None:
+        if self.state.answer_due and self.state.turn_ms is None:
             self._respond()
 
     def _forget_if_silent(self) -> None:

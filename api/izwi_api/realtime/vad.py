@@ -71,14 +71,14 @@ class VoiceDetector:
 
     def _judge(self, frame: Float32) -> SpeechFrame:
         self._end += len(frame)
-        sound = self._high_pass.write(frame)
-        level = float(np.sqrt(np.mean(np.square(sound))))
-        pcm = (np.clip(sound, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
+        filtered = self._high_pass.write(frame)
+        level = float(np.sqrt(np.mean(np.square(filtered))))
+        pcm = (np.clip(filtered, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
         # each tracks a noise floor, so all must see every frame
         votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
-        window, self._before = np.concatenate([self._before, sound]), sound
+        window, self._before = np.concatenate([self._before, filtered]), filtered
         speech = sum(votes) / len(votes)
-        is_hidden = self._background.hides(sound, speech >= _VOICED)
+        is_hidden = self._background.hides(filtered, speech >= _VOICED)
         is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
         is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
         if not is_warm or is_hidden or is_noise:

@@ -23,7 +23,7 @@ from av import AudioFrame, AudioResampler
 
 from izwi.errors import InvalidRequest
 from izwi_api.realtime.lost_packets import Filler, PacketBuffer
-from izwi_api.realtime.session import Hear, Work
+from izwi_api.realtime.session import AppendAudio, Work
 from izwi_api.realtime.speaker import WIRE, Speaker
 from izwi_api.sessions.core import Message
 from izwi_api.sessions.errors import ClientLeft
@@ -126,11 +126,11 @@ class Call:
         await self._peer.close()
 
     # -- audio ---------------------------------------------------------------------------
-    def background_tasks(self, hear: Hear) -> tuple[Work, ...]:
+    def background_tasks(self, append: AppendAudio) -> tuple[Work, ...]:
         """Return the background tasks: the microphone, and the connection timeout."""
-        return self._listen(hear), self._expect()
+        return self._listen(append), self._expect()
 
-    async def _listen(self, hear: Hear) -> None:
+    async def _listen(self, append: AppendAudio) -> None:
         await self._heard.wait()
         assert self._microphone is not None
         resampler = AudioResampler(format="s16", layout="mono", rate=WIRE.rate)
@@ -140,7 +140,7 @@ class Call:
             try:
                 # a muted sender may send nothing; its turn ends by silence all the same
                 while not (await asyncio.wait({receiving}, timeout=_QUIET_S))[0]:
-                    hear(filler.silence(_QUIET_S).astype("<i2").tobytes())
+                    append(filler.silence(_QUIET_S).astype("<i2").tobytes())
                 frame = receiving.result()
             except MediaStreamError as error:
                 raise ClientLeft from error
@@ -152,7 +152,7 @@ class Call:
             samples = [piece.to_ndarray().ravel() for piece in resampler.resample(frame)]
             start_s = float(frame.pts * frame.time_base)
             for piece in filler.pieces(start_s, np.concatenate([*samples, _NO_SAMPLES])):
-                hear(piece.astype("<i2").tobytes())
+                append(piece.astype("<i2").tobytes())
 
     async def _expect(self) -> None:
         """Close the connection if the peer does not connect in time."""

@@ -39,12 +39,12 @@ async def _answer(services: Services, form: Form, fields: AlignmentForm) -> Resp
     # An unknown model is reported before the file is decoded.
     aligner = find_aligner(services.engine, services.registry, fields.model)
     limits = services.settings.upload_limits
-    with await services.decoder.spool(content, SAMPLE_RATE, limits) as sound:
-        (words,) = await aligner.align([AlignmentInput(sound, fields.text, fields.language)])
+    with await services.decoder.spool(content, SAMPLE_RATE, limits) as audio:
+        (words,) = await aligner.align([AlignmentInput(audio, fields.text, fields.language)])
     match fields.response_format:
         case "srt":
             return Response(srt(cut_cues(fields.text, words)), media_type="application/x-subrip")
         case "vtt":
             return Response(vtt(cut_cues(fields.text, words)), media_type="text/vtt")
         case "json":
-            return JSONResponse(alignment_json(fields, words, len(sound) / SAMPLE_RATE))
+            return JSONResponse(alignment_json(fields, words, len(audio) / SAMPLE_RATE))

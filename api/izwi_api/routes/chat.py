@@ -23,7 +23,7 @@ from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.schemas.spoken_chat import asks_for_sound, has_sound
+from izwi_api.schemas.spoken_chat import has_audio, requests_audio
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
 from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
@@ -43,19 +43,19 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     services = services_of(request)
     values: Mapping[str, Any] = await read_json(request, services.settings.max_json_bytes)
-    if has_sound(values):
-        return await unless_left(request.receive, _answer_sound(services, values))
+    if has_audio(values):
+        return await unless_left(request.receive, _answer_with_audio(services, values))
     body = ChatBody.model_validate(values)
     return await unless_left(request.receive, _answer(services, body, values["messages"]))
 
 
-async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
+async def _answer_with_audio(services: Services, values: Mapping[str, Any]) -> Response:
     """Answer a request that sends audio or asks for it, with one model or a cascade."""
     name = values.get("model")
     able = services.registry.model(name).capabilities if isinstance(name, str) else ()
     if Capability.CONVERSE in able or Capability.CHAT not in able:
         return await answer_aloud(services, values)
-    if asks_for_sound(values):
+    if requests_audio(values):
         return await speak_answer(services, values)
     body, _ = await transcribed_body(services, values)
     return await _answer(services, body)

@@ -66,13 +66,13 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
         timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
         encoder = stream_encoder(body.response_format, speech.sample_rate)
         codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
-        sound = encoded_audio(codes or timed or speech, encoder, body.speed)
+        audio = encoded_audio(codes or timed or speech, encoder, body.speed)
         ignored = ignored_fields(services, body)
         headers = {IGNORED: ", ".join(ignored)} if ignored else {}
         if body.stream_format == "sse":
-            events = _events(speech, sound, timed, codes)
+            events = _events(speech, audio, timed, codes)
             return await live_response(events, MEDIA_TYPE, headers)
-        return await live_response(sound, CONTENT_TYPES[body.response_format], headers)
+        return await live_response(audio, CONTENT_TYPES[body.response_format], headers)
     except BaseException:
         # The encoder failed to open, or the generator was never started and does not run its
         # `finally`.
@@ -94,14 +94,14 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 
 async def _events(
     speech: Speech,
-    sound: AsyncGenerator[bytes],
+    pieces: AsyncGenerator[bytes],
     timed: TimedSpeech | None,
     codes: CollectedCodes | None,
 ) -> AsyncGenerator[bytes]:
     begun = False
     try:
-        async with aclosing(sound):
-            async for piece in sound:
+        async with aclosing(pieces):
+            async for piece in pieces:
                 audio = base64.b64encode(piece).decode("ascii")
                 yield event({"type": "speech.audio.delta", "audio": audio})
                 begun = True

@@ -263,48 +263,48 @@ class _SpeechSession:
                 ask = structs.replace(setting.ask, text=unit, seed=seed)
                 registry, name = services.registry, setting.model_name
                 speech = await open_speech(services.engine, registry, name, ask)
-                sound: Speech | TimedSpeech = speech
+                output: Speech | TimedSpeech = speech
                 if setting.timing is not None:
-                    sound = TimedSpeech(speech, *setting.timing, setting.config.speed)
+                    output = TimedSpeech(speech, *setting.timing, setting.config.speed)
                 try:
-                    await self._send_file(sound, utterance, unit)
+                    await self._send_file(output, utterance, unit)
                 finally:
-                    sound.abort()
+                    output.abort()
 
     async def _send_file(
-        self, sound: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None
+        self, output: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None
     ) -> None:
         """Send an utterance as one file, after its text or the part written when it starts."""
         config = utterance.setting.config
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
-        encoder = stream_encoder(config.response_format, sound.sample_rate)
-        rate = PCM_RATE if config.response_format == "pcm" else sound.sample_rate
-        file = AudioMessages(self._send_sound, config, place)
+        encoder = stream_encoder(config.response_format, output.sample_rate)
+        rate = PCM_RATE if config.response_format == "pcm" else output.sample_rate
+        file = AudioMessages(self._send_audio, config, place)
 
         async def begin() -> None:
             utterance.num_files += 1
             await file.begin(utterance.shown if text is None else text, rate)
 
         try:
-            async with aclosing(encoded_audio(sound, encoder, config.speed)) as pieces:
+            async with aclosing(encoded_audio(output, encoder, config.speed)) as pieces:
                 async for piece in pieces:
                     if not file.is_begun:
                         await begin()
-                    if isinstance(sound, TimedSpeech):
-                        file.add_words(sound.known())
+                    if isinstance(output, TimedSpeech):
+                        file.add_words(output.known())
                     await file.write(piece)
             if not file.is_begun:  # it has no audio
                 await begin()
-            if isinstance(sound, TimedSpeech):
-                file.add_words(await sound.rest())
+            if isinstance(output, TimedSpeech):
+                file.add_words(await output.rest())
             await file.end(False)
         except Exception as error:
             await self._tell(error, **place)
             if file.is_begun:
                 await file.end(True)
         finally:
-            utterance.usage[0] += sound.num_prompt_positions
-            utterance.usage[1] += sound.num_frames
+            utterance.usage[0] += output.num_prompt_positions
+            utterance.usage[1] += output.num_frames
 
     def report(self, error: Exception) -> None:
         """Report a bad message, or why the session ends."""
@@ -316,7 +316,7 @@ class _SpeechSession:
     async def _send(self, message: dict[str, object] | bytes) -> None:
         await self._session.send(message if isinstance(message, bytes) else json.dumps(message))
 
-    async def _send_sound(self, message: dict[str, object] | bytes) -> None:
+    async def _send_audio(self, message: dict[str, object] | bytes) -> None:
         await self._send(message)
         self._useful_s = time.monotonic()
 

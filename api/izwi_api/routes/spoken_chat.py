@@ -22,7 +22,7 @@ _SEED_BITS = 63
 
 
 async def answer_aloud(services: Services, values: object) -> Response:
-    """Answer a request that `has_sound`.
+    """Answer a request that `has_audio`.
 
     Raises:
         IzwiError: It cannot be answered.

@@ -54,7 +54,7 @@ async def stream_transcription(socket: WebSocket) -> None:
     await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
 
 
-class _Sound:
+class _Utterance:
     """One utterance, from its first samples to its `input.done`."""
 
     def __init__(self, live: LiveTranscription, rate: int):
@@ -84,7 +84,7 @@ class _TranscriptionSession:
     def __init__(self, session: Session, services: Services):
         self._session, self._services = session, services
         self._config = SessionConfig()
-        self._sound: _Sound | None = None
+        self._utterance: _Utterance | None = None
         self._begun, self._written = asyncio.Event(), asyncio.Event()
         self._is_closing = False
         self._usage = current_usage.get()
@@ -108,8 +108,8 @@ class _TranscriptionSession:
 
     def close(self) -> None:
         """Abort what still runs."""
-        if self._sound is not None:
-            self._sound.live.abort()
+        if self._utterance is not None:
+            self._utterance.live.abort()
 
     def report(self, error: Exception) -> None:
         """Report a bad message, or why the session ends."""
@@ -130,7 +130,7 @@ class _TranscriptionSession:
         if self._is_closing:
             return  # only disconnects are still of interest
         if isinstance(message, bytes):
-            await self._hear(message)
+            await self._append_audio(message)
             return
         match parse_message(message):
             case SessionConfig() as config:
@@ -138,9 +138,9 @@ class _TranscriptionSession:
             case InputDone():
                 await self._finish()
             case InputCancel():
-                if self._sound is not None:
-                    self._sound.is_cancelled = True
-                    self._sound.live.abort()
+                if self._utterance is not None:
+                    self._utterance.is_cancelled = True
+                    self._utterance.live.abort()
                     await self._written.wait()
             case SessionClose():
                 self._is_closing = True
@@ -148,7 +148,7 @@ class _TranscriptionSession:
                 raise SessionOver("", "", 1000, is_told=False)
 
     async def _configure(self, config: SessionConfig) -> None:
-        if self._sound is not None:
+        if self._utterance is not None:
             raise InvalidRequest("a recording is still open; send input.done first", param="type")
         # the model's refusal is reported now, not after the first audio
         await (await self._open(config)).__aexit__()
@@ -166,23 +166,23 @@ class _TranscriptionSession:
             chunk_s=config.chunk_s,
         )
 
-    async def _hear(self, data: bytes) -> None:
+    async def _append_audio(self, data: bytes) -> None:
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
         if self._usage is not None:
             self._usage.charge(heard_s=len(data) / 2 / self._config.sample_rate)
-        if self._sound is None:
-            self._sound = _Sound(await self._open(self._config), self._config.sample_rate)
+        if self._utterance is None:
+            self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
             self._written.clear()
             self._begun.set()
         with suppress(IzwiError):  # `_tell` reports it
-            await self._sound.write(data)
+            await self._utterance.write(data)
 
     async def _finish(self) -> None:
-        if self._sound is None:
+        if self._utterance is None:
             return
         with suppress(IzwiError):
-            await self._sound.finish()
+            await self._utterance.finish()
         await self._written.wait()
 
     # -- output ----------------------------------------------------------------------------------
@@ -191,23 +191,23 @@ class _TranscriptionSession:
         while True:
             await self._begun.wait()
             self._begun.clear()
-            sound = self._sound
-            assert sound is not None
+            utterance = self._utterance
+            assert utterance is not None
             texts: list[str] = []
             try:
-                async with sound.live:
-                    async for event in sound.live:
+                async with utterance.live:
+                    async for event in utterance.live:
                         await self._session.send(json.dumps(_event_json(event)))
                         if isinstance(event, SegmentText):
                             texts.append(event.text.strip())
             except Exception as error:
                 self.report(error)
-            self._sound = None
+            self._utterance = None
             done = {
                 "type": "transcript.done",
                 "text": " ".join(filter(None, texts)),
-                "cancelled": sound.is_cancelled,
-                "usage": {"type": "duration", "seconds": round(sound.seconds, 3)},
+                "cancelled": utterance.is_cancelled,
+                "usage": {"type": "duration", "seconds": round(utterance.seconds, 3)},
             }
             await self._session.send(json.dumps(done))
             self._written.set()

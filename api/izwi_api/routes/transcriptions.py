@@ -71,17 +71,17 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
     limits, spool = services.settings.upload_limits, services.decoder.spool
     with ExitStack() as resources:
         decoded = await spool(content, SAMPLE_RATE, limits, resampling)
-        sound = resources.enter_context(decoded)
+        audio = resources.enter_context(decoded)
         del content  # it may be as large as all other memory of this request
-        if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
+        if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
         ask = TranscriptionInput(
-            sound,
+            audio,
             language=fields.forced_language,
             context=fields.context,
             temperature=fields.temperature,
             max_new_tokens=fields.max_new_tokens,
-            logprobs=fields.wants_logprobs,
+            logprobs=fields.with_logprobs,
         )
         model = aligner.model if aligner else None
         transcription = await open_transcription(
@@ -103,12 +103,12 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     """Return the aligner: required for word times, optional for subtitles."""
-    if not fields.wants_words and not fields.is_subtitle:
+    if not fields.with_words and not fields.is_subtitle:
         return None
     try:
         return find_aligner(services.engine, services.registry)
     except ModelNotFound as error:
-        if not fields.wants_words:
+        if not fields.with_words:
             return None
         raise InvalidRequest(
             "word times need an alignment model beside the transcriber, and none is served",
@@ -121,7 +121,7 @@ async def _words(
 ) -> list[list[AlignedWord]] | None:
     """Return the words of each segment; None for subtitles in an unsupported language."""
     if not aligner.knows(transcription.segments):
-        if not fields.wants_words:
+        if not fields.with_words:
             return None
         raise InvalidRequest(
             f"the speech is {transcription.language}, but the alignment model "
@@ -173,7 +173,7 @@ class _StreamEvents:
     def grown(self, delta: str) -> bytes:
         """Return the event for new text."""
         grown: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
-        if self._fields.wants_logprobs:
+        if self._fields.with_logprobs:
             grown["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
             self._num_tokens = len(self._transcription.tokens)
         return event(grown)
@@ -200,7 +200,7 @@ class _StreamEvents:
 
     def rest(self) -> bytes:
         """Return the text not sent yet: a token that was incomplete before is complete now."""
-        late = self._num_tokens < len(self._transcription.tokens) and self._fields.wants_logprobs
+        late = self._num_tokens < len(self._transcription.tokens) and self._fields.with_logprobs
         return (self.grown("") if late else b"") + self.ended()
 
     def done(self, words: list[list[AlignedWord]] | None) -> bytes:

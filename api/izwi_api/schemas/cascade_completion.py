@@ -25,11 +25,11 @@ class CascadeCompletion:
         self._text = Completion(model_name)
         self.audio_id, self._spoken, self._num_heard = audio_id, spoken, num_heard
 
-    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, audio: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete response.
 
         Args:
-            sound: The audio file.
+            audio: The audio file.
             expires_at: Expiry of the audio id; None if there is no audio.
         """
         answer = self._text.full([self._spoken.answer])
@@ -39,7 +39,7 @@ class CascadeCompletion:
             message["audio"] = {
                 "id": self.audio_id,
                 "expires_at": expires_at,
-                "data": _base64(sound),
+                "data": _base64(audio),
                 "transcript": self._spoken.answer.content,
             }
         return answer | {"usage": self._usage()}

@@ -149,26 +149,26 @@ class SpokenChatBody(Strict):
         return "audio" in (self.modalities or ())
 
 
-def has_sound(values: object) -> bool:
+def has_audio(values: object) -> bool:
     """Return whether an unvalidated body has audio input or requests audio output."""
     if not isinstance(values, Mapping):
         return False
     messages = values.get("messages")
-    brings = isinstance(messages, list) and any(map(_brings_sound, messages))
-    return brings or asks_for_sound(values)
+    has_input = isinstance(messages, list) and any(map(_message_has_audio, messages))
+    return has_input or requests_audio(values)
 
 
-def asks_for_sound(values: Mapping[str, object]) -> bool:
+def requests_audio(values: Mapping[str, object]) -> bool:
     """Return whether an unvalidated body requests audio output."""
     modalities = values.get("modalities")
     wants = isinstance(modalities, list) and "audio" in modalities
     return wants or values.get("audio") is not None
 
 
-def _brings_sound(message: object) -> bool:
+def _message_has_audio(message: object) -> bool:
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
     parts = content if isinstance(content, list) else []
-    is_sound = any(isinstance(p, Mapping) and p.get("type") == "input_audio" for p in parts)
-    return is_sound or message.get("audio") is not None
+    has_input = any(isinstance(p, Mapping) and p.get("type") == "input_audio" for p in parts)
+    return has_input or message.get("audio") is not None

@@ -28,11 +28,11 @@ class SpokenCompletion:
         self._model, self._speaks = model_name, speaks
         self.audio_id, self._answer = audio_id, answer
 
-    def full(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def full(self, audio: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return the complete response.
 
         Args:
-            sound: The audio file.
+            audio: The audio file.
             expires_at: Expiry of the audio id; None if there is no audio.
         """
         answer = self._answer
@@ -41,7 +41,7 @@ class SpokenCompletion:
             message["content"] = answer.text
         else:
             message |= {"content": None, "audio": {"id": self.audio_id, "expires_at": expires_at}}
-            message["audio"] |= {"data": _base64(sound), "transcript": answer.text}
+            message["audio"] |= {"data": _base64(audio), "transcript": answer.text}
         choice = {"index": 0, "message": message, "logprobs": None}
         choice["finish_reason"] = _finish_reason(answer)
         return self._object("chat.completion", [choice]) | {"usage": spoken_usage(answer)}

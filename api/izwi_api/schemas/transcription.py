@@ -91,12 +91,12 @@ class TranscriptionForm(BaseModel):
         return self.language or (self.languages[0] if len(self.languages) == 1 else None)
 
     @property
-    def wants_logprobs(self) -> bool:
+    def with_logprobs(self) -> bool:
         """Return whether log probabilities of tokens are requested."""
         return "logprobs" in self.include
 
     @property
-    def wants_words(self) -> bool:
+    def with_words(self) -> bool:
         """Return whether word timestamps are requested."""
         return "word" in self.timestamp_granularities
 
@@ -164,7 +164,7 @@ def extras_json(transcription: Transcription, fields: TranscriptionForm) -> dict
     extras: dict[str, object] = {}
     if fields.languages:
         extras["languages"] = [{"code": code} for code in transcription.language_codes]
-    if fields.wants_logprobs:
+    if fields.with_logprobs:
         extras["logprobs"] = logprobs_json(transcription.tokens)
     return extras
 

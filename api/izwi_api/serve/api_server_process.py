@@ -65,7 +65,7 @@ class ApiServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and start to receive the supervisor's messages."""
         await super().startup(sockets)
-        asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._read_messages)
         self._control.send(Ready())
 
     async def on_tick(self, counter: int) -> bool:
@@ -79,7 +79,7 @@ class ApiServer(Server):
             await asyncio.to_thread(trim)
         return await super().on_tick(counter)
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         try:
             messages = self._control.receive()
         except EOFError:

@@ -9,7 +9,7 @@ from izwi_api.serve.control import Control
 
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
 # A process that has run for this long restarts with the shortest back-off.
-_SOUND_AFTER_S = 60.0
+_HEALTHY_AFTER_S = 60.0
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,6 @@ class Backoff:
 
     def after(self, worked_s: float) -> float:
         """Return the seconds to wait after the death of a process that had run for so long."""
-        self.num_deaths = 0 if worked_s > _SOUND_AFTER_S else self.num_deaths
+        self.num_deaths = 0 if worked_s > _HEALTHY_AFTER_S else self.num_deaths
         self.num_deaths += 1
         return min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (self.num_deaths - 1))

@@ -178,7 +178,9 @@ class Supervisor:
             )
         child = Child(name, slot, process, Control(ours))
         child.control.send(spec)
-        self._selector.register(child.control, selectors.EVENT_READ, lambda: self._hear(child))
+        self._selector.register(
+            child.control, selectors.EVENT_READ, lambda: self._read_messages(child)
+        )
         logger.info("%s: process %d", name, process.pid)
         return child
 
@@ -191,11 +193,11 @@ class Supervisor:
         while self._timers and self._timers[0].due_s <= time.monotonic():
             heapq.heappop(self._timers).action()
 
-    def _hear(self, child: Child) -> None:
+    def _read_messages(self, child: Child) -> None:
         try:
             messages = child.control.receive()
         except EOFError:
-            self._bury(child)
+            self._handle_death(child)
             return
         child.heartbeat_s = time.monotonic()
         for message in messages:
@@ -231,7 +233,7 @@ class Supervisor:
                 child.heartbeat_s = now_s  # its end is handled when its connection closes
                 child.process.kill()
 
-    def _bury(self, child: Child) -> None:
+    def _handle_death(self, child: Child) -> None:
         """Tell the other processes that one has died, and schedule its restart."""
         self._selector.unregister(child.control)
         child.control.close()

@@ -25,7 +25,7 @@ from izwi_api.services.speakable import SpeakableText
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 
 # Chunks of audio that may be unread; beyond that the engine gets backpressure.
-_MAX_UNREAD_SOUND = 4
+_MAX_UNREAD_AUDIO = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SpokenAnswer:
         self.sample_rate = None if writer is None else writer.sample_rate
         self._engine, self._writer = engine, writer
         self._pieces: deque[AnswerDelta | AudioPiece] = deque()
-        self._num_sounds = 0  # among them
+        self._num_unread = 0  # audio pieces among them
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._is_silent = False  # nothing in the text can be spoken
 
@@ -81,7 +81,7 @@ class SpokenAnswer:
                 while self._pieces:
                     piece = self._pieces.popleft()
                     if isinstance(piece, AudioPiece):
-                        self._num_sounds -= 1
+                        self._num_unread -= 1
                         self._room.set()
                     yield piece
                 for task in tasks:
@@ -148,10 +148,10 @@ class SpokenAnswer:
                 async for chunk in chunks:
                     if chunk.pcm is None or not len(chunk.pcm):
                         continue
-                    while self._num_sounds >= _MAX_UNREAD_SOUND:
+                    while self._num_unread >= _MAX_UNREAD_AUDIO:
                         self._room.clear()
                         await self._room.wait()
-                    self._num_sounds += 1
+                    self._num_unread += 1
                     self._put(AudioPiece(chunk.pcm))
         except (EngineStopped, InvalidRequest):
             if not self._is_silent:

@@ -176,8 +176,8 @@ class DecoderPool:
         resampling: Resampling = Resampling.LIBROSA,
     ) -> Float32:
         """Decode a file, as `Decoder`."""
-        with await self.spool(content, rate, limits, resampling) as sound:
-            return sound[:]
+        with await self.spool(content, rate, limits, resampling) as audio:
+            return audio[:]
 
     async def spool(
         self,
@@ -229,7 +229,7 @@ class DecoderPool:
         worker = self._ask_one(content, rate, limits, resampling)
         try:
             blocks = worker.blocks(rate, limits, self._time_limit_s, left)
-            sound = DecodedAudio(self._folder).write_all(blocks)
+            audio = DecodedAudio(self._folder).write_all(blocks)
         except _WorkerLost as lost:
             logger.warning("a decoder was lost: %s", lost)
             self._replace(worker)
@@ -244,7 +244,7 @@ class DecoderPool:
             self._replace(worker)
             raise
         self._give_back(worker)
-        return sound
+        return audio
 
     def _ask_one(
         self, content: bytes, rate: int, limits: DecodeLimits, resampling: Resampling

@@ -48,8 +48,8 @@ async def read_turns(
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                sound = await decode_input_audio(services, model_name, part.input_audio)
-                parts.append(AudioContent(sound))
+                samples = await decode_input_audio(services, model_name, part.input_audio)
+                parts.append(AudioContent(samples))
             else:
                 parts.append(part.text)
         if not parts:

@@ -33,16 +33,16 @@ class Folders:
     def create(
         self,
         fields: Fields,
-        sound_name: str,
-        sound: bytes,
+        audio_name: str,
+        audio: bytes,
         prompts: Mapping[str, VoicePrompt] | None = None,
     ) -> None:
         """Store an audio file with its row. Both are on disk when this returns.
 
         Args:
             fields: The row, which is also the folder's manifest.
-            sound_name: Name of the audio's file.
-            sound: Its content.
+            audio_name: Name of the audio's file.
+            audio: Its content.
             prompts: Prompts that checkpoints have encoded so far; None for files that are not
                 encoded.
 
@@ -51,7 +51,7 @@ class Folders:
             StorageFull: The disk is full.
         """
         with report_full_disk(), unfinished_folder(self._root) as folder:
-            write_durably(folder / sound_name, sound)
+            write_durably(folder / audio_name, audio)
             write_durably(folder / MANIFESTS[self._table], manifest_bytes(fields))
             if prompts is not None:
                 write_prompts(folder, dict(prompts))

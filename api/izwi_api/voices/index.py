@@ -300,12 +300,12 @@ def _read_manifest(folder: Path, table: str) -> Fields:
         fields |= {"consent": None}
     elif fields["format"] != FORMAT:
         raise ValueError(f"its format is {fields['format']!r}")
-    sound = "sample" if table == "voices" else "recording"
-    if not (is_id(fields["id"]) and _FILE_NAME.fullmatch(fields[sound])):
+    key = "sample" if table == "voices" else "recording"
+    if not (is_id(fields["id"]) and _FILE_NAME.fullmatch(fields[key])):
         raise ValueError("its id or its file is not one of ours")
     if table == "voices" and not is_name(fields["name"]):
         raise ValueError("its name cannot be a voice's")
-    fields[f"{sound}_bytes"] = (folder / fields[sound]).stat().st_size
+    fields[f"{key}_bytes"] = (folder / fields[key]).stat().st_size
     return {column: fields[column] for column in COLUMNS[table]}
 
 

@@ -56,8 +56,8 @@ class MlxStateArena(StateRows):
         """All arrays, including writes that are not evaluated yet."""
         return list(self._arrays.values())
 
-    def beside(self) -> AbstractContextManager[None]:
-        """Do nothing: no work runs beside the model's steps."""
+    def side_stream(self) -> AbstractContextManager[None]:
+        """Do nothing: no work runs concurrently to the steps."""
         return nullcontext()
 
     def clear(self, row: int) -> None:

@@ -114,7 +114,7 @@ class TorchBackend:
         return PagedKV(spec, num_pages, page_size, ops.device, ops.dtype, kv_dtype)
 
     def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
-        """Allocate rows of state; on CUDA they are used on a side stream, beside the steps."""
+        """Allocate rows of state; on CUDA they are used on a side stream."""
         ops = self.ops
         return StateArena(specs, num_rows, ops.device, ops.dtype, SideStream(ops.device))
 

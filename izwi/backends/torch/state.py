@@ -39,7 +39,7 @@ class StateArena(StateRows):
 
     Attributes:
         device: Device of the rows.
-        beside: Context in which rows are read and written: the device's side stream.
+        side_stream: Context in which rows are read and written: the device's side stream.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StateArena(StateRows):
         num_rows: int,
         device: torch.device,
         dtype: torch.dtype,
-        beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        side_stream: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):
         """Allocate zeros.
 
@@ -57,10 +57,10 @@ class StateArena(StateRows):
             num_rows: Maximum number of streams.
             device: Device of the rows.
             dtype: Dtype of arrays that are "float" in the specs.
-            beside: Context in which rows are read and written: the device's side stream.
+            side_stream: Context in which rows are read and written: the device's side stream.
         """
         super().__init__(num_rows)
-        self.device, self.beside = device, beside
+        self.device, self.side_stream = device, side_stream
         self._places: dict[torch.dtype, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
         widths: dict[torch.dtype, int] = {}
         for name, spec in specs.items():
@@ -69,7 +69,7 @@ class StateArena(StateRows):
             widths[kind] = start + math.prod(spec.shape)
             self._places.setdefault(kind, {})[name] = (start, widths[kind], spec.shape)
         # one spare row, for the empty rows of fixed-size batches
-        with beside():
+        with side_stream():
             self._flat = {
                 kind: torch.zeros((num_rows + 1, width), device=device, dtype=kind)
                 for kind, width in widths.items()
@@ -89,7 +89,7 @@ class StateArena(StateRows):
 
     def clear(self, row: int) -> None:
         """Zero a row, which is the initial state of a stream, and commit it."""
-        with self.beside():
+        with self.side_stream():
             for flat in self._flat.values():
                 flat[row].zero_()
         self.commit((row,))
@@ -121,7 +121,7 @@ class StateArena(StateRows):
 
     def save(self, row: int) -> SavedState:
         """Copy a row to the host; the row is unchanged and may be released."""
-        with self.beside():
+        with self.side_stream():
             copies = to_host([array[row] for array in self._arrays.values()])
         return SavedState(dict(zip(self._arrays, copies, strict=True)))
 
@@ -134,7 +134,7 @@ class StateArena(StateRows):
         shapes = {name: (array.shape[1:], array.dtype) for name, array in self._arrays.items()}
         if shapes != {name: (array.shape, array.dtype) for name, array in saved.arrays.items()}:
             raise ValueError("the saved state has other arrays than this arena")
-        with self.beside():
+        with self.side_stream():
             for name, array in self._arrays.items():
                 array[row].copy_(saved.arrays[name], non_blocking=True)
         self.commit((row,))

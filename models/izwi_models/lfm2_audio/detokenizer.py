@@ -118,9 +118,9 @@ def decode(
         x = x + ops.linear(y, weights[f"{layer}.feed_forward.w2.weight"])
     x = stream.norm("lfm.embedding_norm", x)
     stream.after[_START] = state[_START] + x.shape[1]
-    is_sound = (codes[:, :, :1] >= 0) & (codes[:, :, :1] < DETOKENIZER_CODEBOOK_SIZE)
-    sound = _overlap(stream, x, _repeated(ops, is_sound)[..., 0])
-    return ops.clip(sound, -1.0, 1.0), stream.after
+    is_audio = (codes[:, :, :1] >= 0) & (codes[:, :, :1] < DETOKENIZER_CODEBOOK_SIZE)
+    samples = _overlap(stream, x, _repeated(ops, is_audio)[..., 0])
+    return ops.clip(samples, -1.0, 1.0), stream.after
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,13 @@ def _normed_heads(stream: _Stream, norm: str, x: Array) -> Array:
     return stream.norm(norm, heads).reshape(*x.shape)
 
 
-def _overlap(stream: _Stream, x: Array, is_sound: Array) -> Array:
+def _overlap(stream: _Stream, x: Array, is_audio: Array) -> Array:
     """Add up the samples of overlapping spectra and divide by the sum of their windows.
 
     Args:
         stream: State with the last spectra.
         x: (batch, spectra, hidden) inputs of the spectra.
-        is_sound: (batch, spectra) bool, false after the end.
+        is_audio: (batch, spectra) bool, false after the end.
 
     Returns:
         (batch, spectra * 320) float32.
@@ -204,17 +204,17 @@ def _overlap(stream: _Stream, x: Array, is_sound: Array) -> Array:
     joined = ops.concat([stream.before[_COLUMNS], x], 1)
     stream.after[_COLUMNS] = joined[:, spectra:]
     places = stream.before[_START][:, None] - past + ops.arange(past)
-    there = ops.concat([places >= 0, is_sound], 1)  # (batch, past + spectra)
+    there = ops.concat([places >= 0, is_audio], 1)  # (batch, past + spectra)
     frames = ops.spectral_frames(joined, weights["lin.weight"], weights["lin.bias"])
     frames = ops.where(there[..., None], frames, 0.0)
     parts = frames.reshape(batch, past + spectra, _REACH, _HOP)
     # part n of a spectrum overlaps the first part of the nth spectrum after it
-    sound = sum(parts[:, past - n : past - n + spectra, n] for n in range(_REACH))
+    samples = sum(parts[:, past - n : past - n + spectra, n] for n in range(_REACH))
     lacking = sum(
         ops.where(~there[:, past - n : past - n + spectra, None], weights[_WINDOW][n], 0.0)
         for n in range(_REACH)
     )
-    sound = sound / ops.clip(_ENVELOPE - lacking, _MIN_ENVELOPE, None)
-    sound = sound.reshape(batch, spectra * _HOP)
+    samples = samples / ops.clip(_ENVELOPE - lacking, _MIN_ENVELOPE, None)
+    samples = samples.reshape(batch, spectra * _HOP)
     begun = ops.arange(spectra * _HOP) >= LOOKAHEAD_SAMPLES - _HOP * stream.before[_START][:, None]
-    return ops.where(begun, sound, 0.0)
+    return ops.where(begun, samples, 0.0)

@@ -110,10 +110,10 @@ def encode(
         table = ops.array(distance_table(config, tokens))
     centre = table.shape[0] // 2
     distances = table[centre + 1 - tokens : centre + tokens]
-    sound = None if num_frames is None else _sound(ops, mel.shape[-1], num_frames)
-    x = _subsample(ops, weights, config, ops.transpose(mel, (0, 2, 1)), sound)
+    mask = None if num_frames is None else _audio_mask(ops, mel.shape[-1], num_frames)
+    x = _subsample(ops, weights, config, ops.transpose(mel, (0, 2, 1)), mask)
     for n in range(config.n_layers):
-        x = _layer(ops, weights, config, f"conformer.layers.{n}.", x, _Segments(distances, sound))
+        x = _layer(ops, weights, config, f"conformer.layers.{n}.", x, _Segments(distances, mask))
     return x
 
 
@@ -125,7 +125,7 @@ def adapt(ops: Ops, weights: Weights, x: Array) -> Array:
     return _affine(ops, weights, "audio_adapter.model.3", ops.gelu(x))
 
 
-def _sound(ops: Ops, frames: int, num_frames: Array) -> AudioMask:
+def _audio_mask(ops: Ops, frames: int, num_frames: Array) -> AudioMask:
     columns: list[Array] = []
     for _ in range(3):
         columns.append((ops.arange(frames) < num_frames[:, None])[:, None, :, None])
@@ -135,7 +135,7 @@ def _sound(ops: Ops, frames: int, num_frames: Array) -> AudioMask:
 
 
 def _subsample(
-    ops: Ops, weights: Weights, config: EncoderConfig, x: Array, sound: AudioMask | None
+    ops: Ops, weights: Weights, config: EncoderConfig, x: Array, mask: AudioMask | None
 ) -> Array:
     """(batch, frames, bands) -> (batch, tokens, d_model), in parts that fit into memory.
 
@@ -147,12 +147,12 @@ def _subsample(
     numbers = config.subsampling_conv_channels * -(-bands // 2) * batch
     most = max(2 * factor, 2 * _MOST_NUMBERS // numbers // factor * factor)
     if frames <= most:
-        return _convolve(ops, weights, x, () if sound is None else sound.columns)
+        return _convolve(ops, weights, x, () if mask is None else mask.columns)
     parts: list[Array] = []
     for start in range(0, frames, most - factor):
         first = max(0, start - factor)
         stop = min(start + most - factor, frames)
-        columns = () if sound is None else sound.columns
+        columns = () if mask is None else mask.columns
         near = [c[:, :, first >> n : -(-stop // (1 << n))] for n, c in enumerate(columns)]
         part = _convolve(ops, weights, x[:, first:stop], tuple(near))
         parts.append(part[:, (start - first) // factor :])
@@ -181,11 +181,11 @@ class _Segments(NamedTuple):
 
     Attributes:
         distances: (2 * tokens - 1, d_model); see `distance_table`.
-        sound: None if no segment is padded.
+        mask: None if no segment is padded.
     """
 
     distances: Array
-    sound: AudioMask | None
+    mask: AudioMask | None
 
 
 def _layer(
@@ -195,7 +195,7 @@ def _layer(
         ops, weights, f"{layer}feed_forward1", f"{layer}norm_feed_forward1", x
     )
     x = x + _attend(ops, weights, config, layer, x, segments)
-    x = x + _mix(ops, weights, layer, x, segments.sound)
+    x = x + _mix(ops, weights, layer, x, segments.mask)
     x = x + 0.5 * _feed_forward(
         ops, weights, f"{layer}feed_forward2", f"{layer}norm_feed_forward2", x
     )
@@ -210,7 +210,7 @@ def _feed_forward(ops: Ops, weights: Weights, name: str, norm: str, x: Array) ->
 def _attend(
     ops: Ops, weights: Weights, config: EncoderConfig, layer: str, x: Array, segments: _Segments
 ) -> Array:
-    width, sound = config.d_model, segments.sound
+    width, mask = config.d_model, segments.mask
     weight, bias = (_joined(ops, weights, layer, kind) for kind in ("weight", "bias"))
     qkv = ops.linear(_norm(ops, weights, f"{layer}norm_self_att", x), weight, bias)
     attended = ops.relative_attention(
@@ -220,19 +220,19 @@ def _attend(
         ops.linear(segments.distances, weights[f"{layer}self_attn.linear_pos.weight"]),
         spec=AttentionSpec(config.n_heads, config.n_heads, config.head_dim, rope_theta=None),
         biases=(weights[f"{layer}self_attn.pos_bias_u"], weights[f"{layer}self_attn.pos_bias_v"]),
-        key_lengths=None if sound is None else sound.num_tokens,
+        key_lengths=None if mask is None else mask.num_tokens,
     )
     return _affine(ops, weights, f"{layer}self_attn.linear_out", attended)
 
 
-def _mix(ops: Ops, weights: Weights, layer: str, x: Array, sound: AudioMask | None) -> Array:
+def _mix(ops: Ops, weights: Weights, layer: str, x: Array, mask: AudioMask | None) -> Array:
     """Run the convolution module: gate, mix each channel over nearby tokens, project."""
     weight, bias = _pair(weights, f"{layer}conv.pointwise_conv1")
     x = ops.linear(_norm(ops, weights, f"{layer}norm_conv", x), weight[:, :, 0], bias)
     width = x.shape[-1] // 2
     x = x[..., :width] * ops.sigmoid(x[..., width:])
-    if sound is not None:
-        x = ops.where(sound.tokens, x, 0.0)
+    if mask is not None:
+        x = ops.where(mask.tokens, x, 0.0)
     weight, bias = _folded(ops, weights, layer)
     reach = weight.shape[-1] // 2
     x = ops.pad(ops.transpose(x, (0, 2, 1)), reach, reach)

@@ -68,9 +68,9 @@ def load(folder: Path, backend: Backend) -> LFM2Audio:
     weights = backbone.pack(ops, embedding.pack(ops, weights, config), config.lfm)
     weights = depthformer.pack(ops, weights, config)
     codec = _load_codec(folder, backend, config)
-    hear = partial(audio_part, preprocessor, encoder)
+    prepare_audio = partial(audio_part, preprocessor, encoder)
     is_newer = (folder / _DETOKENIZER).is_dir()
-    checkpoint = Checkpoint(config, tokenizer, is_newer, hear)
+    checkpoint = Checkpoint(config, tokenizer, is_newer, prepare_audio)
     return LFM2Audio(ops, weights, checkpoint, codec, segments)
 
 

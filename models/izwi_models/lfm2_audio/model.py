@@ -115,7 +115,7 @@ class LFM2Audio:
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """Return the rows' positions as ids; None if one of them is audio."""
-        return None if any(map(_has_sound, rows)) else self._inputs(rows)
+        return None if any(map(_has_audio, rows)) else self._inputs(rows)
 
     def embed_inputs(self, inputs: Array) -> Array:
         """Embed tokens and frames; see `embedding.embed_inputs`."""
@@ -124,10 +124,10 @@ class LFM2Audio:
     def embed(self, rows: Seq[Row]) -> Array:
         """Return inputs of the rows' positions, concatenated: tokens, frames, encoded audio."""
         x = self.embed_inputs(self._ops.array(self._inputs(rows)))
-        sounds, places = _sounds(rows)
-        if not sounds:
+        audio_rows, places = _audio_rows(rows)
+        if not audio_rows:
             return x
-        inputs = self._ops.concat([x, *sounds], 0)
+        inputs = self._ops.concat([x, *audio_rows], 0)
         return self._ops.take(inputs, self._ops.array(places))
 
     def run(self, x: Array, context: AttentionContext) -> Array:
@@ -228,17 +228,17 @@ def _prompt(request: Request) -> LFM2Prompt:
     return request.prompt
 
 
-def _has_sound(row: Row) -> bool:
+def _has_audio(row: Row) -> bool:
     """Return whether some of the row's positions are encoded audio."""
     sequence, start, stop = row
     if start >= sequence.num_prompt:  # what most rows are
         return False
-    starts = _prompt(sequence.request).sound_starts
+    starts = _prompt(sequence.request).audio_starts
     pairs = zip(starts, sequence.encoded, strict=True)
-    return any(first < stop and start < first + sound.shape[0] for first, sound in pairs)
+    return any(first < stop and start < first + audio.shape[0] for first, audio in pairs)
 
 
-def _sounds(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
+def _audio_rows(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
     """Return the encoded audio that the rows use, and where each position's input is.
 
     Returns:
@@ -247,17 +247,17 @@ def _sounds(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
     """
     total = sum(row.stop - row.start for row in rows)
     places = np.arange(total)
-    sounds: list[Array] = []
+    audio_rows: list[Array] = []
     before, behind = 0, total
     for sequence, start, stop in rows:
-        for first, sound in zip(
-            _prompt(sequence.request).sound_starts, sequence.encoded, strict=True
+        for first, audio in zip(
+            _prompt(sequence.request).audio_starts, sequence.encoded, strict=True
         ):
-            low, high = max(start, first), min(stop, first + sound.shape[0])
+            low, high = max(start, first), min(stop, first + audio.shape[0])
             if low < high:
                 at = before + low - start
                 places[at : at + high - low] = np.arange(low - first, high - first) + behind
-                sounds.append(sound)
-                behind += sound.shape[0]
+                audio_rows.append(audio)
+                behind += audio.shape[0]
         before += stop - start
-    return sounds, places
+    return audio_rows, places

@@ -50,14 +50,14 @@ class Checkpoint:
         tokenizer: Of its text.
         lists_voices: Whether voices have names (LFM2.5); otherwise a voice may be described in
             words.
-        hear: Checks 16 kHz samples and computes the encoder's features; raises InvalidAudio and
-            TooLarge.
+        prepare_audio: Checks 16 kHz samples and computes the encoder's features; raises
+            InvalidAudio and TooLarge.
     """
 
     config: LFM2AudioConfig
     tokenizer: LFM2Tokenizer
     lists_voices: bool
-    hear: Callable[[Float32], AudioPart]
+    prepare_audio: Callable[[Float32], AudioPart]
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -214,10 +214,10 @@ def transcription_request(
         )
     if ask.context.strip():
         raise InvalidRequest("this model accepts no prompt beside the audio", param="prompt")
-    sound = checkpoint.hear(ask.samples[:])
+    audio = checkpoint.prepare_audio(ask.samples[:])
     turns: list[tuple[str, list[Part]]] = [
         (Role.SYSTEM, [prompts.TRANSCRIBE]),
-        (Role.USER, [sound]),
+        (Role.USER, [audio]),
     ]
     prompt = _build(checkpoint, turns, interleaved=False)
     _check_room(checkpoint, prompt, "file")
@@ -254,7 +254,7 @@ def _part(checkpoint: Checkpoint, role: Role, part: str | AudioContent | AnswerC
     if isinstance(part, str):
         return part
     if isinstance(part, AudioContent):
-        return checkpoint.hear(part.samples)
+        return checkpoint.prepare_audio(part.samples)
     if role is not Role.ASSISTANT:
         raise InvalidRequest("only the assistant has earlier answers", param="messages")
     return _checked_answer(checkpoint.config, part.entries)

@@ -49,14 +49,14 @@ class LFM2Prompt(Struct, frozen=True, eq=False, tag=True):
             the position is audio.
         content_keys: (positions,) int64, at least 0. Two prompts with an equal prefix of keys have
             equal inputs there.
-        sound_starts: Position of the first row of each encode input.
+        audio_starts: Position of the first row of each encode input.
         encode_inputs: Features of each clip.
         interleaved: Whether text and frames of the answer alternate by fixed counts.
     """
 
     inputs: Int64
     content_keys: Int64
-    sound_starts: tuple[int, ...]
+    audio_starts: tuple[int, ...]
     encode_inputs: tuple[EncodeInput, ...]
     interleaved: bool
 
@@ -124,7 +124,7 @@ def build_prompt(
             if isinstance(part, str):
                 rows.add_tokens(tokenizer.encode(part))
             elif isinstance(part, AudioPart):
-                rows.add_sound(part)
+                rows.add_audio(part)
             else:
                 rows.add_entries(part)
         rows.add_tokens([end, *newline])
@@ -160,7 +160,7 @@ class _Rows:
         self._codebooks = codebooks
         self._inputs: list[list[int]] = []
         self._keys: list[int] = []
-        self._sounds: list[tuple[int, EncodeInput]] = []
+        self._audio: list[tuple[int, EncodeInput]] = []
 
     def add_tokens(self, ids: Iterable[int]) -> None:
         self.add_entries([(index,) for index in ids])
@@ -170,10 +170,10 @@ class _Rows:
             self._inputs.append(input_row(entry, self._codebooks))
             self._keys.append(entry_key(entry))
 
-    def add_sound(self, sound: AudioPart) -> None:
-        digest = sound.features.digest
-        self._sounds.append((len(self._inputs), sound.features))
-        for place in range(sound.num_positions):
+    def add_audio(self, audio: AudioPart) -> None:
+        digest = audio.features.digest
+        self._audio.append((len(self._inputs), audio.features))
+        for place in range(audio.num_positions):
             self._inputs.append([NOTHING] * (1 + self._codebooks))
             key = (digest ^ place * _PLACE_FACTOR) & _KEY_MASK
             self._keys.append(key | _DIGEST_BIT)
@@ -182,7 +182,7 @@ class _Rows:
         return LFM2Prompt(
             np.array(self._inputs, np.int64),
             np.array(self._keys, np.int64),
-            tuple(start for start, _ in self._sounds),
-            tuple(features for _, features in self._sounds),
+            tuple(start for start, _ in self._audio),
+            tuple(features for _, features in self._audio),
             interleaved,
         )

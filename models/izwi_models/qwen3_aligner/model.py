@@ -33,7 +33,7 @@ from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import ClipEncoder, WindowEncoder, embed, has_sound, token_ids
+from izwi_models.qwen3_asr.embedding import ClipEncoder, WindowEncoder, embed, has_audio, token_ids
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
@@ -78,7 +78,7 @@ class Qwen3Aligner(TokenModel):
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """Return (positions, 1) token ids; None if some of the positions are audio."""
-        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
+        return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop): token ids, or digests of audio."""

@@ -14,7 +14,7 @@ from izwi.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig
 from izwi_models.qwen3_aligner.words import Word
-from izwi_models.qwen3_asr.prompt import AsrPrompt, around_sound
+from izwi_models.qwen3_asr.prompt import AsrPrompt, around_audio
 
 
 class AlignerPrompt(AsrPrompt, frozen=True, eq=False, tag=True):
@@ -51,7 +51,7 @@ def build_prompt(
         after += [config.timestamp_token_id] * 2
     before = [tokenizer.id_of("<|audio_start|>")]
     pad = config.thinker_config.audio_token_id
-    made = around_sound(config.audio, pad, before, windows, after)
+    made = around_audio(config.audio, pad, before, windows, after)
     first = made.num_positions - len(after)
     return AlignerPrompt(
         made.token_ids,

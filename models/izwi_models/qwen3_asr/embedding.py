@@ -16,10 +16,10 @@ from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import (
     PaddedClips,
     Windows,
+    audio_columns,
     chunk_positions,
     encode_clips,
     encode_windows,
-    sound_columns,
 )
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
@@ -114,7 +114,7 @@ class ClipEncoder:
         self._positions = ops.array(chunk_positions(config))
         frames = range(config.chunk_frames + 1)
         self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
-        self._sound = [ops.array(columns) > 0 for columns in sound_columns(config)]
+        self._is_audio = [ops.array(columns) > 0 for columns in audio_columns(config)]
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -131,8 +131,8 @@ class ClipEncoder:
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
         """Encode clips of up to a chunk: (batch, tokens, hidden)."""
-        sound = tuple(columns[lengths] for columns in self._sound)
-        clips = PaddedClips(self._positions, self._num_tokens[lengths], sound)
+        is_audio = tuple(columns[lengths] for columns in self._is_audio)
+        clips = PaddedClips(self._positions, self._num_tokens[lengths], is_audio)
         return encode_clips(self._ops, self._weights, self._config, values, clips)
 
 
@@ -170,7 +170,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
     return ops.take(inputs, both[1])
 
 
-def has_sound(row: Row) -> bool:
+def has_audio(row: Row) -> bool:
     """Return whether some of the row's positions are audio."""
     prompt = prompt_of(row)
     return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start

@@ -51,13 +51,13 @@ class PaddedClips(NamedTuple):
     Attributes:
         positions: `chunk_positions(config)`.
         num_tokens: (batch,) int64, at least 1: tokens of each clip.
-        sound: (batch, 1, 1, columns) bool for the outputs of the first and the second convolution:
-            columns that come from the clip. See `sound_columns`.
+        is_audio: (batch, 1, 1, columns) bool for the outputs of the first and second convolution:
+            columns that come from the clip. See `audio_columns`.
     """
 
     positions: Array
     num_tokens: Array
-    sound: tuple[Array, ...]
+    is_audio: tuple[Array, ...]
 
 
 def pack_encoder(ops: Ops, weights: Weights, config: AudioConfig) -> dict[str, Array]:
@@ -132,7 +132,7 @@ def encode_clips(
     Returns:
         (batch, config.chunk_tokens, output_dim); a clip's tokens come first.
     """
-    x = _convolve_chunks(ops, weights, mel[:, None], clips.positions, clips.sound)
+    x = _convolve_chunks(ops, weights, mel[:, None], clips.positions, clips.is_audio)
     return _attend(ops, weights, config, x, clips.num_tokens)
 
 
@@ -157,7 +157,7 @@ def chunk_positions(config: AudioConfig) -> npt.NDArray[np.float32]:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-def sound_columns(config: AudioConfig) -> tuple[npt.NDArray[np.bool_], ...]:
+def audio_columns(config: AudioConfig) -> tuple[npt.NDArray[np.bool_], ...]:
     """Return the columns of a clip of this many mel frames, after each of two convolutions.
 
     Returns:
@@ -191,7 +191,7 @@ def _convolve(
 
 
 def _convolve_chunks(
-    ops: Ops, weights: Weights, x: Array, positions: Array, sound: Seq[Array] = ()
+    ops: Ops, weights: Weights, x: Array, positions: Array, is_audio: Seq[Array] = ()
 ) -> Array:
     """(chunks, 1, mels, frames) -> (chunks, tokens, d_model)."""
     for n in (1, 2, 3):
@@ -199,8 +199,8 @@ def _convolve_chunks(
         x = ops.gelu(
             ops.conv2d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride=2, padding=1)
         )
-        if n <= len(sound):
-            x = ops.where(sound[n - 1], x, 0.0)
+        if n <= len(is_audio):
+            x = ops.where(is_audio[n - 1], x, 0.0)
     chunks, channels, height, tokens = x.shape
     x = ops.transpose(x, (0, 3, 1, 2)).reshape(chunks, tokens, channels * height)
     return ops.linear(x, weights[f"{AUDIO_PREFIX}conv_out.weight"]) + positions[:tokens]

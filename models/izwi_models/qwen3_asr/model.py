@@ -37,7 +37,7 @@ from izwi_models.qwen3_asr.embedding import (
     ClipEncoder,
     WindowEncoder,
     embed,
-    has_sound,
+    has_audio,
     token_ids,
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
@@ -101,7 +101,7 @@ class Qwen3ASR(TokenModel):
         usual = last_tokens(rows)
         if usual is not None:
             return usual
-        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
+        return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop): token ids, or digests of audio."""

@@ -102,10 +102,10 @@ def build_prompt(
     forced = "" if language is None else f"language {language}{TEXT_TAG}"
     # in one go: a prefix that begins with a line feed may share a token with the one before it
     after += TaggedTokens(tokenizer).encode(f"assistant\n{forced}{prefix}")
-    return around_sound(config.audio_config, config.audio_token_id, before, windows, after)
+    return around_audio(config.audio_config, config.audio_token_id, before, windows, after)
 
 
-def around_sound(
+def around_audio(
     config: AudioConfig,
     audio_token_id: int,
     before: Seq[int],

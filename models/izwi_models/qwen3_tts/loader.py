@@ -10,6 +10,7 @@ from izwi.model import Backend, Family
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
+from izwi_models.qwen3_tts.codec import Codec
 from izwi_models.qwen3_tts.config import (
     CONTROL_IDS,
     TTSConfig,
@@ -20,7 +21,6 @@ from izwi_models.qwen3_tts.config import (
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prepare import Checkpoint
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
-from izwi_models.qwen3_tts.sound import Codec
 from izwi_models.qwen3_tts.text import SpeechText
 
 
@@ -47,8 +47,9 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
     codec_weights = backend.load_weights(codec_folder, codec.tensor_shapes(codec_config))
     codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
     clones = config.speaker_encoder_config is not None
-    sound = Codec(backend.ops, codec_weights, codec_config, warms_up=clones)
-    return Qwen3TTS(backend.ops, talker.prepare(backend.ops, weights, config), sound, checkpoint)
+    speech_codec = Codec(backend.ops, codec_weights, codec_config, warms_up=clones)
+    weights = talker.prepare(backend.ops, weights, config)
+    return Qwen3TTS(backend.ops, weights, speech_codec, checkpoint)
 
 
 def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path) -> None:

@@ -22,6 +22,7 @@ from izwi.sequence import Sequence
 from izwi.tracks import Track
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import prepare, speaker, talker
+from izwi_models.qwen3_tts.codec import Codec, voice_of
 from izwi_models.qwen3_tts.config import CONTROL_IDS
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.embedding import Positions
@@ -33,7 +34,6 @@ from izwi_models.qwen3_tts.prompt import (
     SpeechPrompt,
     frame_key,
 )
-from izwi_models.qwen3_tts.sound import Codec, voice_of
 from izwi_models.qwen3_tts.spoken import sentences
 from izwi_models.qwen3_tts.text_stream import TextStream
 from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
@@ -44,9 +44,9 @@ class Qwen3TTS:
 
     capabilities = (Capability.SPEAK,)
 
-    def __init__(self, ops: Ops, weights: Weights, sound: Codec, checkpoint: Checkpoint):
+    def __init__(self, ops: Ops, weights: Weights, speech_codec: Codec, checkpoint: Checkpoint):
         """Bind weights to a checkpoint's configuration; see `loader.load`."""
-        self._ops, self._weights, self.codec = ops, weights, sound
+        self._ops, self._weights, self.codec = ops, weights, speech_codec
         self._checkpoint, self._config = checkpoint, checkpoint.config
         talker_config = self._config.talker_config
         self._groups = talker_config.num_code_groups
@@ -55,13 +55,13 @@ class Qwen3TTS:
         suppressed = np.zeros(talker_config.vocab_size, np.bool_)
         suppressed[-CONTROL_IDS:] = True  # controls, languages and speakers
         suppressed[talker_config.codec_eos_token_id] = False
-        frames = Track("frames", self._groups, talker_config.vocab_size, suppressed, sound)
+        frames = Track("frames", self._groups, talker_config.vocab_size, suppressed, speech_codec)
         self.tracks = (frames,)
         self.padded_encoders: dict[str, PaddedEncoder] = {}
         if speakers := self._config.speaker_encoder_config:
             self.padded_encoders[ENCODE_SPEAKER] = PaddedSpeakers(ops, weights, speakers)
             if not self._config.clones_by_vector:
-                codes = PaddedCodes(ops, sound.weights, sound.config)
+                codes = PaddedCodes(ops, speech_codec.weights, speech_codec.config)
                 self.padded_encoders[ENCODE_CODES] = codes
 
     # -- properties --------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import CLIP, cut_windows
 from tests.models.tiny_aligner import write_tiny_aligner
-from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_asr import waveform, write_tiny_asr
 
 pytest.importorskip("triton")  # which staging knows the limits of
 from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
@@ -61,7 +61,7 @@ def model(folder) -> Qwen3ASR:
 
 
 def windows(model: Qwen3ASR, seconds: float, seed: int = 0) -> tuple[EncodeInput, ...]:
-    return cut_windows(model._config.audio, whisper_log_mel(sound(seconds, seed)))
+    return cut_windows(model._config.audio, whisper_log_mel(waveform(seconds, seed)))
 
 
 def graphs_of(model: Qwen3ASR, max_pieces: int = 4) -> EncoderGraphs:
@@ -94,7 +94,7 @@ def test_pieces_of_mixed_lengths_are_encoded_as_each_alone(model):
     assert_plain(model, pieces, graphs.encode(pieces))
 
 
-def test_sound_below_a_second_is_encoded_as_each_alone(model):
+def test_audio_below_a_second_is_encoded_as_each_alone(model):
     """A clip keeps its length in the model; what pads it here must not reach its last tokens."""
     pieces = [window for n in range(3, 100, 7) for window in windows(model, n / 100, n)]
     assert {piece.kind for piece in pieces} == {CLIP}
@@ -148,7 +148,7 @@ def test_encoding_waits_for_nothing(model):
 
 
 def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str]]:
-    """Tokens of seven sounds, and the kinds of windows that ran unrecorded."""
+    """Tokens of seven clips, and the kinds of windows that ran unrecorded."""
     model, plain = load(folder, ops), list[str]()
     encode = model.encode
 
@@ -162,7 +162,7 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
     engine = Engine({"tiny": model}, TorchBackend(ops), config)
     ids: dict[str, list[int]] = {}
     for n, seconds in enumerate((8.0, 0.6, 3.2, 8.0, 20.0, 5.0, 1.0)):
-        ask = TranscriptionInput(sound(seconds, n % 5), max_new_tokens=12)
+        ask = TranscriptionInput(waveform(seconds, n % 5), max_new_tokens=12)
         engine.submit(model.prepare_transcription(str(n), "tiny", ask))
         ids[str(n)] = []
     while engine.has_work:
@@ -187,7 +187,7 @@ def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
         aligner: Any = ALIGNER.load(folder, TorchBackend(ops))
         assert isinstance(aligner, EncodesPadded)
         engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))
-        ask = AlignmentInput(sound(9.3), "the quick brown fox", "English")
+        ask = AlignmentInput(waveform(9.3), "the quick brown fox", "English")
         engine.submit(aligner.prepare_alignment("a", "tiny", ask))
         classes: list[int] = []
         while engine.has_work:

@@ -108,7 +108,7 @@ def test_every_product_takes_it(kind: str) -> None:
         assert torch.equal(call(made), call(wide))
 
 
-def test_nothing_is_narrow_unless_asked_for() -> None:
+def test_nothing_is_quantized_unless_requested() -> None:
     weight = normal(4, 8, seed=0).cpu()
     assert TorchOps().quantize(weight) is weight
     assert torch_backend("cpu").ops.quantize(weight) is weight

@@ -95,7 +95,7 @@ def test_a_state_of_other_arrays_is_not_restored(arena: StateArena) -> None:
             other.restore(0, saved)
 
 
-def test_rows_are_written_and_read_beside_other_work() -> None:
+def test_rows_are_written_and_read_concurrently_to_other_work() -> None:
     entered: list[str] = []
 
     @contextmanager

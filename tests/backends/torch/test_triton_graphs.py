@@ -63,9 +63,9 @@ def run(
     while engine.has_work:
         for chunk in engine.step():
             assert chunk.error is None, chunk.error
-            entries, sound = logs[chunk.request_id]
+            entries, audio = logs[chunk.request_id]
             entries += chunk.entries.tolist()
-            sound += [] if chunk.pcm is None else [torch.from_numpy(chunk.pcm)]
+            audio += [] if chunk.pcm is None else [torch.from_numpy(chunk.pcm)]
     return engine, logs
 
 
@@ -86,10 +86,10 @@ def test_recorded_steps_say_what_plain_steps_say(
         assert graphs.decodes is not None
         assert graphs.prompts is not None
     _, plain = run(TorchOps(device, torch.float32), config, kinds, num_requests)
-    for name, (entries, sound) in plain.items():
+    for name, (entries, audio) in plain.items():
         assert recorded[name][0] == entries
-        if sound:
-            torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(sound))
+        if audio:
+            torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(audio))
 
 
 @pytest.mark.slow
@@ -209,16 +209,16 @@ class ToyCloning(ToySpeech):
 
 
 @pytest.mark.slow
-def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> None:
+def test_a_clip_is_decoded_in_recorded_chunks_and_again_after_an_eviction() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sounds: list[dict[str, list[Any]]] = []
+    runs: list[dict[str, list[Any]]] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
         config = dataclasses.replace(CONFIG, max_running=1, graphs=isinstance(ops, TritonOps))
         engine = Engine({"toy": ToyCloning(ops)}, TorchBackend(ops), config)
-        sounds.append({})
+        runs.append({})
         for number, length in enumerate((1, 7, 15)):
             request = toy_request(f"r{number}", length, 1, 5)
-            sounds[-1][request.request_id] = []
+            runs[-1][request.request_id] = []
             engine.submit(request)
         steps, paused = 0, False
         while engine.has_work:
@@ -226,8 +226,8 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
             for chunk in engine.step():
                 assert chunk.error is None, chunk.error
                 if chunk.pcm is not None:
-                    sounds[-1][chunk.request_id].append(torch.from_numpy(chunk.pcm))
-            if not paused and sounds[-1]["r1"]:
+                    runs[-1][chunk.request_id].append(torch.from_numpy(chunk.pcm))
+            if not paused and runs[-1]["r1"]:
                 paused = True
                 engine.pause("r1")
             elif paused and steps % 10 == 0:
@@ -236,7 +236,7 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
             assert engine_graphs.codec is not None
             heard = {frames for rows, frames in engine_graphs.codec._graphs if rows == 1}
             assert heard >= {1, 2, 4, 8, 32, 64}  # 9, 63 and 135 frames
-    recorded, plain = sounds
+    recorded, plain = runs
     for name, expected in plain.items():
         assert expected
         torch.testing.assert_close(torch.cat(recorded[name]), torch.cat(expected))

@@ -89,7 +89,7 @@ def test_gated_linear(size: tuple[int, int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", CASES)
-def test_narrow_weights(
+def test_quantized_weights(
     size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype
 ) -> None:
     """What the numbers in 8 bits stand for is what is multiplied, also on the up side of a gate."""

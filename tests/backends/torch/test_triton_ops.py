@@ -96,7 +96,7 @@ def test_a_folded_norm_is_the_norm(
     assert [bool(given) for given in pending] == [library] * 3
 
 
-def test_what_may_leave_float16_and_narrow_weights_keep_their_norms() -> None:
+def test_what_may_leave_float16_and_quantized_weights_keep_their_norms() -> None:
     norm, weight = normal(32, seed=1), normal(24, 32, seed=2)
     for ops in (TritonOps(DEVICE, F32, "int8"), TORCH):
         assert ops.fold_norm(norm, weight) == (norm, weight)
@@ -104,7 +104,7 @@ def test_what_may_leave_float16_and_narrow_weights_keep_their_norms() -> None:
     assert TritonOps(DEVICE, torch.float16).fold_norm(*half) == half
 
 
-def test_a_narrow_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
+def test_a_quantized_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
     """The library would have to be given a wide copy, whatever it prefers for full weights."""
     x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)
     assert not triton_ops._takes_product(x, full)

@@ -24,7 +24,7 @@ from izwi.runner.padded import encode_together, padded_batches
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import ENCODE_CODES, ENCODE_SPEAKER
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_tts import write_tiny_tts
 
 pytest.importorskip("triton")  # which staging knows the limits of
@@ -72,7 +72,7 @@ def model(folder: Path) -> Qwen3TTS:
 
 
 def clip(kind: str, samples: int, seed: int = 0) -> EncodeInput:
-    heard = sound(samples / 16_000, seed)
+    heard = waveform(samples / 16_000, seed)
     return EncodeInput(kind, speaker_log_mel(heard) if kind == ENCODE_SPEAKER else heard)
 
 
@@ -220,7 +220,7 @@ def spoken(
     for n, (samples, text) in enumerate(
         ((12_000, "so it is"), (23_456, None), (30_000, "in the rain"), (20_001, "one"))
     ):
-        voice = ReferenceClip(sound(samples / 16_000, n), text)
+        voice = ReferenceClip(waveform(samples / 16_000, n), text)
         ask = SpeechInput("Hello there.", voice=voice, temperature=0.0, max_new_tokens=8)
         engine.submit(model.prepare_speech(str(n), "tiny", ask))
         frames[str(n)] = []

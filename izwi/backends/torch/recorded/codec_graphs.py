@@ -28,13 +28,13 @@ class _Batch:
     """The graph of one batch size and its input buffers.
 
     Attributes:
-        sound: (size, samples) float32, the result of the last replay.
+        audio: (size, samples) float32, the result of the last replay.
         host: (size, 1 + frames * codebooks) int64: the state's row, then the frames.
         device: The same on the device, where the graph reads it.
     """
 
     graph: Recorded
-    sound: Tensor
+    audio: Tensor
     host: Tensor
     device: Tensor
     sent: torch.cuda.Event | None = None
@@ -93,13 +93,13 @@ class CodecGraphs:
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for place, chunk in enumerate(chunks):
             groups[next(n for n in self._frames if n >= len(chunk))].append(place)
-        sounds: dict[int, PendingAudio] = {}
+        pending: dict[int, PendingAudio] = {}
         for frames, places in sorted(groups.items()):
             copy = HostCopy([self._replay(frames, places, chunks, rows)])
             for line, place in enumerate(places):
                 length = len(chunks[place]) * self._codec.frame_samples
-                sounds[place] = partial(_awaited, copy, line, length)
-        return [sounds[place] for place in range(len(chunks))]
+                pending[place] = partial(_awaited, copy, line, length)
+        return [pending[place] for place in range(len(chunks))]
 
     def _replay(
         self,
@@ -121,9 +121,9 @@ class CodecGraphs:
         batch.send()
         self._arena.writing([rows[place] for place in places])
         batch.graph.replay()
-        return batch.sound[: len(places)]
+        return batch.audio[: len(places)]
 
-    def hear(self, codes: Tensor, row: int) -> None:
+    def advance_codec(self, codes: Tensor, row: int) -> None:
         """Decode frames of one stream only to advance its codec state.
 
         The largest chunks come first: the state does not depend on how frames are cut to chunks.
@@ -163,9 +163,9 @@ class CodecGraphs:
             def run() -> Tensor:
                 rows = device[:, 0].contiguous()
                 codes = device[:, 1:].reshape(size, frames, books)
-                sound, state = self._codec.decode(codes, self._arena.gather(rows))
+                audio, state = self._codec.decode(codes, self._arena.gather(rows))
                 self._arena.scatter(rows, state)
-                return sound.float()  # type: ignore[no-any-return]
+                return audio.float()  # type: ignore[no-any-return]
 
             self._graphs[size, frames] = _Batch(*self._recorder.capture(run), host, device)
         return self._graphs[size, frames]

@@ -158,10 +158,10 @@ class Graphs:
         """Return whether chunks of up to this many frames can be decoded with graphs."""
         return self.codec is not None and self.codec.takes(most_frames)
 
-    def hear(self, codes: Tensor, row: int) -> None:
-        """Decode frames only to advance the codec state; see `CodecGraphs.hear`."""
+    def advance_codec(self, codes: Tensor, row: int) -> None:
+        """Decode frames only to advance the codec state; see `CodecGraphs.advance_codec`."""
         assert self.codec is not None
-        self.codec.hear(codes, row)
+        self.codec.advance_codec(codes, row)
 
     def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
         """Start to decode the next frames of streams; see `CodecGraphs.vocode`."""
@@ -242,7 +242,7 @@ def _codec(
     most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
     codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
     if recorder.records:
-        with arena.beside():
+        with arena.side_stream():
             codec.warm_up()
     return codec
 

@@ -58,13 +58,13 @@ class Adversary:
         self.metrics.copy_(torch.stack([blame.detach(), distance.detach()]))
         return objection + 2 * distance
 
-    def _layers(self, weights: Mapping[str, Tensor], sound: Tensor) -> list[list[Tensor]]:
+    def _layers(self, weights: Mapping[str, Tensor], audio: Tensor) -> list[list[Tensor]]:
         """Return the outputs of each discriminator's layers; the last is its score."""
         folded = [
-            _convolve(weights, f"period.{p}", _fold(sound, p).to(self._dtype)) for p in _PERIODS
+            _convolve(weights, f"period.{p}", _fold(audio, p).to(self._dtype)) for p in _PERIODS
         ]
         spectra = [
-            _convolve(weights, f"window.{w}", _spectrum(sound, w).to(self._dtype)) for w in _WINDOWS
+            _convolve(weights, f"window.{w}", _spectrum(audio, w).to(self._dtype)) for w in _WINDOWS
         ]
         return folded + spectra
 
@@ -101,15 +101,15 @@ def _convolve(weights: Mapping[str, Tensor], name: str, x: Tensor) -> list[Tenso
     return outputs
 
 
-def _fold(sound: Tensor, period: int) -> Tensor:
+def _fold(audio: Tensor, period: int) -> Tensor:
     """Fold (rows, samples) at a period: (rows, 1, samples / period, period)."""
-    return sound[:, : sound.shape[1] // period * period].unflatten(1, (-1, period))[:, None]
+    return audio[:, : audio.shape[1] // period * period].unflatten(1, (-1, period))[:, None]
 
 
-def _spectrum(sound: Tensor, window: int) -> Tensor:
+def _spectrum(audio: Tensor, window: int) -> Tensor:
     """Return the spectrum with compressed magnitude: (rows, 2, frames, bins), real, imaginary."""
-    hann = torch.hann_window(window, device=sound.device)
-    spectrum = torch.stft(sound, window, window // 4, window, hann, return_complex=True)
+    hann = torch.hann_window(window, device=audio.device)
+    spectrum = torch.stft(audio, window, window // 4, window, hann, return_complex=True)
     parts = torch.view_as_real(spectrum)
     magnitude = parts.square().sum(-1, keepdim=True).add(1e-2).sqrt()
     return (parts * magnitude ** (_COMPRESSION - 1)).permute(0, 3, 2, 1)

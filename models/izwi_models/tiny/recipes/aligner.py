@@ -128,7 +128,7 @@ class Placed:
     cuts: Tensor
     gaps: Tensor
 
-    def sound(self, corpus: Corpus, frames: int) -> Tensor:
+    def audio(self, corpus: Corpus, frames: int) -> Tensor:
         """Return the audio of the batch, (rows, frames * 1920) float32."""
         lead, cut, gap = (x[:, None] for x in (self.leads, self.cuts, self.gaps))
         at = torch.arange(frames * FRAME, device=corpus.device) - lead
@@ -213,8 +213,8 @@ class AlignerTrainer:
 
     def loss(self, batch: Placed, frames: int, length: int) -> Tensor:
         """Compute the loss of utterances padded to `frames` codec frames and `length` ids."""
-        sound = disturbed(to_16k(batch.sound(self.corpus, frames)))
-        mel = augmented_mel(sound, batch.lengths)
+        audio = disturbed(to_16k(batch.audio(self.corpus, frames)))
+        mel = augmented_mel(audio, batch.lengths)
         views = self._shared | self.weights.views(self.dtype)
         logits = self.logits(views, self.marks, batch.items, mel, batch.lengths, length)
         times, known = batch.times(self.marks)
@@ -280,8 +280,8 @@ class AlignerTrainer:
             never = np.zeros_like(items)
             rows = np.stack([items, padded[items], never + lead, never, never])
             batch = Placed(*torch.from_numpy(rows).to(self.device))
-            sound = batch.sound(corpus, max(25, int(batch.lengths.max())))
-            mel = whisper_mel(to_16k(sound), batch.lengths * (16_000 * 8 // 100))
+            audio = batch.audio(corpus, max(25, int(batch.lengths.max())))
+            mel = whisper_mel(to_16k(audio), batch.lengths * (16_000 * 8 // 100))
             logits = self.logits(weights, marks, batch.items, mel, batch.lengths, longest)
             drawn = (logits.argmax(-1) * STEP_MS).tolist()
             times, known = (values.tolist() for values in batch.times(marks))

@@ -63,7 +63,7 @@ _MOST_SILENCE = 25  # codec frames that an utterance gets for that, at times
 
 
 class Template:
-    """The ids around sound and text."""
+    """The ids around audio and text."""
 
     def __init__(self, tokenizer: QwenTokenizer):
         start, end = token_id("<|im_start|>"), token_id("<|im_end|>")
@@ -126,8 +126,8 @@ class AsrTrainer:
         """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
         weights = self._shared | self.weights.views(self.dtype)
         cuts = self._beginnings.draw(items, self._cut_share)
-        sound, labels, lengths = self._heard(items, cuts, frames)
-        mel = augmented_mel(sound, lengths)
+        samples, labels, lengths = self._heard(items, cuts, frames)
+        mel = augmented_mel(samples, lengths)
         tokens = token_counts(lengths * MELS_A_FRAME)
         audio = self._encode(weights, mel, tokens)
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
@@ -163,7 +163,7 @@ class AsrTrainer:
         )
 
     def _heard(self, items: Tensor, cuts: Cuts, frames: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Sound at 16 kHz, phonemes (rows, frames, 4), and how many frames of each row count.
+        """Audio at 16 kHz, phonemes (rows, frames, 4), and how many frames of each row count.
 
         The first rows hold no speech; some of the others stand amid silence, or pause in the
         middle, so that what comes after a long pause is heard, too. Nothing comes after those that
@@ -192,11 +192,11 @@ class AsrTrainer:
         labels = self.corpus.phones[at].long().masked_fill(~inside, self._silence)
         labels = labels.unflatten(1, (frames, _LABELS))
         samples = at[..., None] * LABEL + torch.arange(LABEL, device=device)
-        sound = self.corpus.samples[samples.flatten(1)].float() / 32768
-        sound = sound * inside[..., None].expand(-1, -1, LABEL).flatten(1)
+        audio = self.corpus.samples[samples.flatten(1)].float() / 32768
+        audio = audio * inside[..., None].expand(-1, -1, LABEL).flatten(1)
         silent = -(-rows // _SILENT_ROWS)
         labels[:silent] = self._silence
-        disturbing = disturbed(to_16k(sound))
+        disturbing = disturbed(to_16k(audio))
         empty = no_speech(silent, disturbing.shape[1], device)
         return torch.cat([empty, disturbing[silent:]]), labels, lengths
 
@@ -230,7 +230,7 @@ class AsrTrainer:
         before, after = len(self._before), len(self._after)
         length = before + most + after + text_length - 1
         at = torch.arange(length, device=self.device)[None]
-        tail = at - before - tokens[:, None]  # counts from the end of the sound
+        tail = at - before - tokens[:, None]  # counts from the end of the audio
         ids = answers.gather(1, (tail - after).clamp(0, text_length - 1))
         ids = torch.where(tail < after, self._after[tail.clamp(0, after - 1)], ids)
         ids = torch.where(at < before, self._before[at.clamp_max(before - 1)], ids)

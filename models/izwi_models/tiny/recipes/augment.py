@@ -22,9 +22,9 @@ def draw(low: float, high: float, rows: int, *shape: int, device: torch.device) 
     return low + (high - low) * torch.rand(rows, *shape, device=device)
 
 
-def level(sound: Tensor) -> Tensor:
+def level(audio: Tensor) -> Tensor:
     """Compute the root mean square of each row, (rows, 1)."""
-    return sound.square().mean(1, keepdim=True).add(1e-12).sqrt()
+    return audio.square().mean(1, keepdim=True).add(1e-12).sqrt()
 
 
 def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
@@ -36,17 +36,17 @@ def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
     return noise / level(noise)
 
 
-def babble(sound: Tensor, speakers: int = 5) -> Tensor:
+def babble(audio: Tensor, speakers: int = 5) -> Tensor:
     """Add up the speech of other rows, at level 1: (rows, samples)."""
-    mixed = torch.zeros_like(sound)
+    mixed = torch.zeros_like(audio)
     for speaker in range(1, speakers + 1):
-        mixed = mixed + sound.roll((speaker, 3001 * speaker), (0, 1))
+        mixed = mixed + audio.roll((speaker, 3001 * speaker), (0, 1))
     return mixed / level(mixed)
 
 
-def through_rooms(sound: Tensor) -> Tensor:
+def through_rooms(audio: Tensor) -> Tensor:
     """Add room reverberation to a fifth of the rows, and a telephone's band limits to a fifth."""
-    rows, samples, device = *sound.shape, sound.device
+    rows, samples, device = *audio.shape, audio.device
     size = samples + _TAIL
     time = torch.arange(_TAIL, device=device) / RATE
     decay = draw(0.12, 0.5, rows, 1, device=device)  # seconds until it is 60 dB down
@@ -59,23 +59,23 @@ def through_rooms(sound: Tensor) -> Tensor:
     band = torch.sigmoid((frequencies - low) / 30) * torch.sigmoid((high - frequencies) / 60)
     wide = draw(0, 1, rows, 1, device=device) > 0.2
     band = torch.where(wide, torch.ones_like(band), band)
-    spectrum = torch.fft.rfft(sound, size) * torch.fft.rfft(tail, size) * band
+    spectrum = torch.fft.rfft(audio, size) * torch.fft.rfft(tail, size) * band
     return torch.fft.irfft(spectrum, size)[:, :samples]
 
 
-def disturbed(sound: Tensor) -> Tensor:
+def disturbed(audio: Tensor) -> Tensor:
     """Add rooms, noise and babble to (rows, samples) of speech at 16 kHz, at random levels."""
-    rows, samples, device = *sound.shape, sound.device
+    rows, samples, device = *audio.shape, audio.device
 
     def chance(share: float) -> Tensor:
         return draw(0, 1, rows, 1, device=device) < share
 
-    speech = through_rooms(sound)
+    speech = through_rooms(audio)
     loud = level(speech)
     noise = coloured_noise(rows, samples, device) * 10 ** (
         -draw(5, 45, rows, 1, device=device) / 20
     )
-    others = babble(sound) * 10 ** (-draw(5, 30, rows, 1, device=device) / 20)
+    others = babble(audio) * 10 ** (-draw(5, 30, rows, 1, device=device) / 20)
     speech = speech + loud * (noise * chance(0.55) + others * chance(0.15))
     return speech * 10 ** draw(-1.2, 0.1, rows, 1, device=device)
 

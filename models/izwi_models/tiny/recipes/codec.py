@@ -111,16 +111,16 @@ class CodecTrainer:
         self.metrics = torch.zeros(12, device=device)
         self.gate = torch.full((), float(self.resumed), device=device)
 
-    def hold(self, sound: Tensor, labels: Tensor) -> None:
+    def hold(self, audio: Tensor, labels: Tensor) -> None:
         """Compute the gradient of a batch. May be captured.
 
         Args:
-            sound: (rows, samples) at 24 kHz, whole frames.
+            audio: (rows, samples) at 24 kHz, whole frames.
             labels: (rows, frames, 4) phoneme numbers.
         """
         weights = self.weights.views(torch.float32)
         with torch.set_grad_enabled(not self.decoder_only):
-            latents = encode_latents(self.ops, weights, self.config, sound)
+            latents = encode_latents(self.ops, weights, self.config, audio)
             first, rest = self.project(weights, latents)
             coded_first, coded_rest, commitment, _ = self.books.quantise(
                 first, rest, learn=not self.decoder_only
@@ -128,22 +128,22 @@ class CodecTrainer:
         # the gate is 0 while the autoencoder warms up without a quantizer
         mixed_first = first + self.gate * (coded_first - first)
         mixed_rest = rest + self.gate * (coded_rest - rest)
-        made = self.decode(weights, mixed_first, mixed_rest, len(sound))
-        spectral = spectral_loss(made, sound, SAMPLE_RATE)
-        low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz)
+        made = self.decode(weights, mixed_first, mixed_rest, len(audio))
+        spectral = spectral_loss(made, audio, SAMPLE_RATE)
+        low_band = low_band_loss(made, audio, SAMPLE_RATE, self.aims.cutoff_hz)
         logits = F.linear(mixed_first, weights[_PHONE_HEAD]).view(-1, _PHONES)
         phone = F.cross_entropy(logits, labels.flatten())
         right = (logits.argmax(-1) == labels.flatten()).float().mean()
-        gaps = gap_loss(made, sound)
+        gaps = gap_loss(made, audio)
         heard = torch.zeros_like(gaps)
         if self.perception is not None:
-            heard = self.perception.distance(made, sound)
+            heard = self.perception.distance(made, audio)
         noisy = torch.zeros_like(gaps)
         if self.aims.periodicity:
-            noisy = periodicity_loss(made, sound, HARMONIC_BANDS_HZ, SAMPLE_RATE)
+            noisy = periodicity_loss(made, audio, HARMONIC_BANDS_HZ, SAMPLE_RATE)
         confused = torch.zeros_like(gaps)
         if self.classifier is not None:
-            confused = self.classifier.judge(made, sound, labels.flatten(1))
+            confused = self.classifier.judge(made, audio, labels.flatten(1))
         values = [spectral, low_band, commitment, phone, right, self.optimizer.norm, gaps, heard]
         values += [noisy, confused, *self._plosives]
         self.metrics.copy_(torch.stack(values).detach())
@@ -151,18 +151,18 @@ class CodecTrainer:
         loss = loss + self.aims.gaps * gaps + self.aims.perception * heard
         loss = loss + self.aims.periodicity * noisy + self.aims.phones * confused
         if self.adversary_steps:
-            loss = loss + self._objection(made, sound)
+            loss = loss + self._objection(made, audio)
         if not self.decoder_only:
             loss = loss + 0.1 * phone + 0.25 * self.gate * commitment
         self.optimizer.hold(loss)
 
-    def _objection(self, made: Tensor, sound: Tensor) -> Tensor:
+    def _objection(self, made: Tensor, audio: Tensor) -> Tensor:
         """Return the discriminators' loss for a part of the batch, with its current weight."""
         rows, samples = _JUDGED[0], min(_JUDGED[1] * FRAME, made.shape[1])
         room = made.shape[1] - samples + 1
         first = (torch.rand((), device=self.device) * room).long()
         index = first + torch.arange(samples, device=self.device)
-        ours, theirs = (x[:rows].index_select(1, index) for x in (made, sound))
+        ours, theirs = (x[:rows].index_select(1, index) for x in (made, audio))
         return self._say * self.adversary.oppose(ours, theirs)
 
     def apply(self, share: float, rate: float) -> None:
@@ -230,21 +230,21 @@ class CodecTrainer:
         weights = self.weights.views(torch.float32, self.optimizer.averaged)
         rows = torch.arange(min(count, len(corpus)), device=self.device)
         frames = corpus.device_frames[rows]
-        sound = corpus.sound(corpus.device_starts[rows], 40, frames)
-        first, rest = self.project(weights, encode_latents(self.ops, weights, self.config, sound))
+        audio = corpus.audio(corpus.device_starts[rows], 40, frames)
+        first, rest = self.project(weights, encode_latents(self.ops, weights, self.config, audio))
         coded_first, coded_rest, _, codes = self.books.quantise(first, rest, learn=False)
         parts = []
         for name, a, b in (("quantised", coded_first, coded_rest), ("free", first, rest)):
             made = self.decode(weights, a, b, len(rows), self._plain)
-            mels = [log_mel(x, SAMPLE_RATE, 1024, 256, 80) for x in (made, sound)]
+            mels = [log_mel(x, SAMPLE_RATE, 1024, 256, 80) for x in (made, audio)]
             parts.append(f"{name} {(mels[0] - mels[1]).abs().mean().item():.3f}")
-            voiced, kept, off = compare_pitch(made, sound)
-            low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz).item()
-            heard = self.perception.distance(made, sound).item() if self.perception else 0.0
-            noisy = periodicity_loss(made, sound, HARMONIC_BANDS_HZ, SAMPLE_RATE).item()
+            voiced, kept, off = compare_pitch(made, audio)
+            low_band = low_band_loss(made, audio, SAMPLE_RATE, self.aims.cutoff_hz).item()
+            heard = self.perception.distance(made, audio).item() if self.perception else 0.0
+            noisy = periodicity_loss(made, audio, HARMONIC_BANDS_HZ, SAMPLE_RATE).item()
             parts.append(
                 f"low band {low_band:.3f}, voiced {voiced:.2f}, kept {kept:.3f}, off {off:.3f}, "
-                f"gaps {gap_loss(made, sound).item():.5f}, heard {heard:.3f}, "
+                f"gaps {gap_loss(made, audio).item():.5f}, heard {heard:.3f}, "
                 f"noisy harmonics {noisy:.3f}"
             )
         used = [len(codes[:, book].unique()) for book in range(self.books.count)]
@@ -334,9 +334,9 @@ def _step(trainer: CodecTrainer, corpus: Corpus, items: Tensor, frames: int, cro
         room = (lengths - frames + 1).float()
         shift = (torch.rand(len(items), device=trainer.device) * room).long().clamp_min(0)
         first, lengths = first + shift, lengths - shift
-    sound = corpus.sound(first, frames, lengths)
-    sound = sound * (0.4 + 0.6 * torch.rand(len(items), 1, device=trainer.device))
-    trainer.hold(sound, corpus.labels(first, frames))
+    audio = corpus.audio(first, frames, lengths)
+    audio = audio * (0.4 + 0.6 * torch.rand(len(items), 1, device=trainer.device))
+    trainer.hold(audio, corpus.labels(first, frames))
 
 
 @torch.no_grad()
@@ -346,9 +346,9 @@ def _latents(
     """Return the projections of 512 random crops, (n, width) each."""
     chosen = torch.from_numpy(generator.choice(items, 512)).to(trainer.device)
     frames = _SHAPES[0][0] if trainer.device.type == "cuda" else 8
-    sound = corpus.sound(corpus.device_starts[chosen], frames, corpus.device_frames[chosen])
+    audio = corpus.audio(corpus.device_starts[chosen], frames, corpus.device_frames[chosen])
     weights = trainer.weights.views(torch.float32)
-    return trainer.project(weights, encode_latents(trainer.ops, weights, trainer.config, sound))
+    return trainer.project(weights, encode_latents(trainer.ops, weights, trainer.config, audio))
 
 
 def main() -> None:

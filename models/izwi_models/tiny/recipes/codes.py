@@ -36,9 +36,9 @@ def encode_corpus(corpus: Corpus, codec_folder: Path, device: torch.device) -> T
         for start in range(0, len(items), rows):
             chosen = torch.from_numpy(items[start : start + rows]).to(device)
             first = corpus.device_starts[chosen]
-            sound = corpus.sound(first, int(frames), corpus.device_frames[chosen])
+            audio = corpus.audio(first, int(frames), corpus.device_frames[chosen])
             where = first[:, None] + torch.arange(int(frames), device=device)
-            codes[where] = encode(ops, weights, config, sound).to(torch.uint8)
+            codes[where] = encode(ops, weights, config, audio).to(torch.uint8)
     return codes
 
 

@@ -57,18 +57,18 @@ class Corpus:
         self.phones = torch.empty(total * (FRAME // LABEL), dtype=torch.uint8, device=device)
         at = 0
         for stem in stems:
-            sound = torch.from_numpy(np.fromfile(stem.with_suffix(".i16"), np.int16))
-            self.samples[at : at + len(sound)] = sound.to(device)
+            audio = torch.from_numpy(np.fromfile(stem.with_suffix(".i16"), np.int16))
+            self.samples[at : at + len(audio)] = audio.to(device)
             labels = torch.from_numpy(np.load(stem.with_suffix(".phones.npy")))
             self.phones[at // LABEL : at // LABEL + len(labels)] = labels.to(device)
-            at += len(sound)
+            at += len(audio)
         self.device_frames = torch.tensor(self.frames, device=device)
         self.device_starts = torch.tensor(self.starts, device=device)
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def sound(self, first_frame: Tensor, count: int, kept: Tensor) -> Tensor:
+    def audio(self, first_frame: Tensor, count: int, kept: Tensor) -> Tensor:
         """Return (rows, count * 1920) float32 from `first_frame`; silence after `kept` frames."""
         offsets = torch.arange(count * FRAME, device=self.device)
         index = (first_frame[:, None] * FRAME + offsets).clamp_max(len(self.samples) - 1)

@@ -22,7 +22,7 @@ from izwi_models.qwen3.decoder import DecoderConfig, decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr import config as asr_config
 from izwi_models.qwen3_asr.encoder import Windows, encode_windows
-from izwi_models.qwen3_codec.decoder import decode as decode_sound
+from izwi_models.qwen3_codec.decoder import decode as decode_audio
 from izwi_models.qwen3_codec.decoder import zero_state
 from izwi_models.qwen3_codec.quantizer import prepare
 from izwi_models.qwen3_tts import config as tts_config
@@ -189,7 +189,7 @@ class Speaker:
         return x, lengths, torch.from_numpy(tracks).to(self.device)
 
     @torch.no_grad()
-    def sound(self, codes: list[Tensor]) -> list[Tensor]:
+    def audio(self, codes: list[Tensor]) -> list[Tensor]:
         """Decode each row's codes (frames, codebooks) to (samples,) at 24 kHz."""
         longest = max(len(row) for row in codes)
         padded = torch.stack([F.pad(row, (0, 0, 0, longest - len(row))) for row in codes])
@@ -197,7 +197,7 @@ class Speaker:
         for start in range(0, len(padded), 64):
             part = padded[start : start + 64]
             state = zero_state(self.ops, self.codec, len(part))
-            pieces.append(decode_sound(self.ops, self.codec_weights, self.codec, part, state)[0])
+            pieces.append(decode_audio(self.ops, self.codec_weights, self.codec, part, state)[0])
         made = torch.cat(pieces)
         return [made[row, : len(mine) * _FRAME] for row, mine in enumerate(codes)]
 
@@ -216,27 +216,27 @@ class Listener:
         self._template = Template(self._tokenizer)
 
     @torch.no_grad()
-    def transcribe(self, sounds: list[Tensor], most_tokens: int = 56) -> list[str]:
+    def transcribe(self, clips: list[Tensor], most_tokens: int = 56) -> list[str]:
         """Transcribe clips greedily: (samples,) at 24 kHz each, whole frames, at most 8 s."""
         texts: list[str] = []
-        for start in range(0, len(sounds), 64):
-            texts += self._transcribe(sounds[start : start + 64], most_tokens)
+        for start in range(0, len(clips), 64):
+            texts += self._transcribe(clips[start : start + 64], most_tokens)
         return texts
 
-    def _transcribe(self, sounds: list[Tensor], most_tokens: int) -> list[str]:
-        sounds = [sound[: 100 * _FRAME] for sound in sounds]
-        kept = torch.tensor([len(sound) * 2 // 3 for sound in sounds], device=self.device)
-        longest = max(max(len(sound) for sound in sounds), 24_000)
-        padded = torch.stack([F.pad(sound, (0, longest - len(sound))) for sound in sounds])
+    def _transcribe(self, clips: list[Tensor], most_tokens: int) -> list[str]:
+        clips = [clip[: 100 * _FRAME] for clip in clips]
+        kept = torch.tensor([len(clip) * 2 // 3 for clip in clips], device=self.device)
+        longest = max(max(len(clip) for clip in clips), 24_000)
+        padded = torch.stack([F.pad(clip, (0, longest - len(clip))) for clip in clips])
         mel = whisper_mel(to_16k(padded), kept)
         tokens = token_counts(kept // _MEL_STEP)
         audio = encode_windows(
             self.ops, self._weights, self.config.audio, mel, windows=Windows(None, tokens)
         )
         x, lengths = self._prompts(audio, tokens)
-        rows = torch.arange(len(sounds), device=self.device)
+        rows = torch.arange(len(clips), device=self.device)
         stack = self.config.text.decoder
-        cache = RowCache(len(sounds), x.shape[1] + most_tokens, stack, self.ops)
+        cache = RowCache(len(clips), x.shape[1] + most_tokens, stack, self.ops)
         written = []
         hidden = decode(self.ops, self._weights, stack, asr_config.TEXT_PREFIX, x, cache)
         hidden = hidden[rows, lengths - 1]

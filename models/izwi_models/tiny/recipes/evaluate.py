@@ -56,23 +56,23 @@ def listen(
     listener: Listener, corpus: Corpus, items: np.ndarray, noise_db: float | None = None
 ) -> dict[str, float]:
     """Measure the word error rate of the synthesizer's speech, in noise `noise_db` below it."""
-    sounds = [_sound(corpus, item) for item in items]
+    clips = [_audio(corpus, item) for item in items]
     if noise_db is not None:
         torch.manual_seed(0)
-        sounds = [sound + _noise_for(sound, noise_db) for sound in sounds]
-    heard = listener.transcribe(sounds)
+        clips = [audio + _noise_for(audio, noise_db) for audio in clips]
+    heard = listener.transcribe(clips)
     said = [corpus.texts[item] for item in items]
     for a, b in list(zip(said, heard, strict=True))[:4]:
         print(f"  {a!r} -> {b!r}")
     return {"wer": word_error_rate(said, heard), "sentences": len(items)}
 
 
-def listen_to_nothing(listener: Listener, clips: int = 512) -> dict[str, float]:
+def listen_to_nothing(listener: Listener, num_clips: int = 512) -> dict[str, float]:
     """Measure the share of clips without speech (0.2 to 8 s) transcribed with words, in percent."""
     torch.manual_seed(0)
-    sounds = no_speech(clips, 8 * 24_000, listener.device)
-    lengths = np.geomspace(0.24, 8, clips) * 12.5
-    pieces = [sound[: int(n) * FRAME] for sound, n in zip(sounds, lengths, strict=True)]
+    clips = no_speech(num_clips, 8 * 24_000, listener.device)
+    lengths = np.geomspace(0.24, 8, num_clips) * 12.5
+    pieces = [audio[: int(n) * FRAME] for audio, n in zip(clips, lengths, strict=True)]
     heard = listener.transcribe(pieces)
     print("  words in silence:", [text for text in heard if words(text)][:6])
     return {"clips with words": 100 * float(np.mean([bool(words(t)) for t in heard]))}
@@ -90,9 +90,9 @@ def listen_to_pairs(
     fits = frames[:-1:2] + frames[1::2] + pause_frames <= _LONGEST_FRAMES
     pairs = np.stack([items[:-1:2], items[1::2]], 1)[fits]
     pause = torch.zeros(pause_frames * FRAME, device=listener.device)
-    sounds = [torch.cat([_sound(corpus, a), pause, _sound(corpus, b)]) for a, b in pairs]
+    clips = [torch.cat([_audio(corpus, a), pause, _audio(corpus, b)]) for a, b in pairs]
     said = [f"{corpus.texts[a]} {corpus.texts[b]}" for a, b in pairs]
-    heard = listener.transcribe(sounds)
+    heard = listener.transcribe(clips)
     missing = [
         len(words(text)) < len(words(corpus.texts[a])) + len(words(corpus.texts[b])) / 2
         for (a, b), text in zip(pairs, heard, strict=True)
@@ -105,14 +105,14 @@ def listen_through_codec(
     listener: Listener, speaker: Speaker, corpus: Corpus, items: np.ndarray
 ) -> dict[str, float]:
     """Measure word error rate and pitch of the synthesizer's speech, encoded and decoded."""
-    sounds, codes = [_sound(corpus, item) for item in items], []
-    for sound in sounds:
+    clips, codes = [_audio(corpus, item) for item in items], []
+    for audio in clips:
         with torch.no_grad():
-            codes.append(encode(speaker.ops, speaker.codec_weights, speaker.codec, sound[None])[0])
-    made = speaker.sound(codes)
+            codes.append(encode(speaker.ops, speaker.codec_weights, speaker.codec, audio[None])[0])
+    made = speaker.audio(codes)
     heard = listener.transcribe(made)
     said = [corpus.texts[item] for item in items]
-    pairs = zip(made, sounds, strict=True)
+    pairs = zip(made, clips, strict=True)
     voicing = np.mean([compare_pitch(ours[None], theirs[None]) for ours, theirs in pairs], 0)
     return {
         "wer": word_error_rate(said, heard),
@@ -129,7 +129,7 @@ def speak_and_listen(
     """Measure the round-trip word error rate with the named voices in turn."""
     voices = [NAMED[i % len(NAMED)].name for i in range(len(texts))]
     codes = speaker.speak(texts, voices, mode, sampling, most_frames=_MOST_FRAMES)
-    heard = listener.transcribe(speaker.sound(codes))
+    heard = listener.transcribe(speaker.audio(codes))
     for a, b in list(zip(texts, heard, strict=True))[:6]:
         print(f"  {a!r} -> {b!r}")
     endless = sum(len(row) >= _MOST_FRAMES for row in codes)
@@ -142,7 +142,7 @@ def speak_each_voice(
     """Measure the round-trip word error rate of each named voice, for the same sentences."""
     voices = [voice.name for voice in NAMED for _ in texts]
     codes = speaker.speak(texts * len(NAMED), voices, TextMode.FULL, sampling)
-    heard = listener.transcribe(speaker.sound(codes))
+    heard = listener.transcribe(speaker.audio(codes))
     figures: dict[str, float] = {"sentences": len(texts)}
     for number, voice in enumerate(NAMED):
         its = slice(number * len(texts), (number + 1) * len(texts))
@@ -169,15 +169,15 @@ def clone(
     long = [i for i in range(unseen, len(corpus)) if corpus.frames[i] >= _CLIP_FRAMES + 2]
     clips = {voice: next(i for i in long if corpus.voices[i] == voice) for voice in first}
     items = list(clips.values())
-    references = torch.stack([_sound(corpus, i)[FRAME : (_CLIP_FRAMES + 1) * FRAME] for i in items])
+    references = torch.stack([_audio(corpus, i)[FRAME : (_CLIP_FRAMES + 1) * FRAME] for i in items])
     vectors = speaker.embed_clips(references)
     texts = [corpus.texts[(i + 7) % unseen] for i in items]
-    made = speaker.sound(speaker.speak(texts, vectors, mode, sampling))
+    made = speaker.audio(speaker.speak(texts, vectors, mode, sampling))
     heard = listener.transcribe(made)
-    said = torch.cat([speaker.embed_clips(_at_least(sound)[None]) for sound in made])
+    said = torch.cat([speaker.embed_clips(_at_least(audio)[None]) for audio in made])
     alike = torch.cosine_similarity(said[:, None], vectors[None], dim=-1)
     nearer = (alike.diagonal()[:, None] > alike).float()
-    tracks = [track_pitch(_at_least(sound)[None]) for sound in made]
+    tracks = [track_pitch(_at_least(audio)[None]) for audio in made]
     wanted = track_pitch(references)
     figures: dict[str, float] = {"voices": len(items)}
     for name, voiced_only in (("", True), ("_all_audible", False)):
@@ -195,18 +195,18 @@ def clone(
     }
 
 
-def _sound(corpus: Corpus, item: int) -> Tensor:
+def _audio(corpus: Corpus, item: int) -> Tensor:
     start, count = int(corpus.starts[item]) * FRAME, int(corpus.frames[item]) * FRAME
     return corpus.samples[start : start + count].float() / 32768
 
 
-def _noise_for(sound: Tensor, decibels: float) -> Tensor:
-    noise = coloured_noise(1, len(sound), sound.device)[0]
-    return noise * sound.square().mean().sqrt() * 10 ** (-decibels / 20)
+def _noise_for(audio: Tensor, decibels: float) -> Tensor:
+    noise = coloured_noise(1, len(audio), audio.device)[0]
+    return noise * audio.square().mean().sqrt() * 10 ** (-decibels / 20)
 
 
-def _at_least(sound: Tensor, samples: int = 24_000) -> Tensor:
-    return torch.nn.functional.pad(sound, (0, max(0, samples - len(sound))))
+def _at_least(audio: Tensor, samples: int = 24_000) -> Tensor:
+    return torch.nn.functional.pad(audio, (0, max(0, samples - len(audio))))
 
 
 def main() -> None:

@@ -19,15 +19,15 @@ def token_counts(mel_frames: Tensor) -> Tensor:
     return mel_frames // 100 * 13 + rest
 
 
-def augmented_mel(sound: Tensor, frames: Tensor) -> Tensor:
-    """Whisper features of 16 kHz sound with parts hidden."""
-    rows, device = len(sound), sound.device
+def augmented_mel(audio: Tensor, frames: Tensor) -> Tensor:
+    """Whisper features of 16 kHz audio with parts hidden."""
+    rows, device = len(audio), audio.device
 
     def draw(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(rows, *shape, device=device)
 
     kept = frames * (16_000 * 8 // 100)
-    mel = whisper_mel(sound, kept)
+    mel = whisper_mel(audio, kept)
     band = torch.arange(mel.shape[1], device=device)[None, :, None]
     low, top = draw(0, 110, 1, 1), draw(80, 128, 1, 1)
     hidden = (band >= low) & (band < low + draw(0, 16, 1, 1))

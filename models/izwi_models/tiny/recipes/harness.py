@@ -192,8 +192,10 @@ class Optimizer:
             gradient /= torch.distributed.get_world_size()
         norm = gradient.norm()
         self.norm.copy_(norm)
-        sound = torch.isfinite(norm)
-        gradient = torch.nan_to_num(gradient) * (sound * self._clip / norm.clamp_min(self._clip))
+        is_finite = torch.isfinite(norm)
+        gradient = torch.nan_to_num(gradient) * (
+            is_finite * self._clip / norm.clamp_min(self._clip)
+        )
         gradient = torch.nan_to_num(gradient)
         self._steps += 1
         first, second = self._betas
@@ -204,7 +206,7 @@ class Optimizer:
         update = mean / (square.sqrt() + 1e-8)
         self._make_orthogonal(update, gradient)
         update += self._decay * self._weights.decayed * flat
-        flat.sub_(update * self.rate * sound)
+        flat.sub_(update * self.rate * is_finite)
         # the average follows faster in the first steps
         pace = torch.clamp(1 - (1 + self._steps) / (10 + self._steps), min=1 - self._average)
         self.averaged.lerp_(flat, pace)

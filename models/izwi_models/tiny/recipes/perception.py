@@ -44,11 +44,11 @@ class Perception:
         """
         noise = _FLOOR * torch.randn_like(true)
         with torch.no_grad():
-            wanted = self._hear(true + noise)
-        return (self._hear(made + noise) - wanted).abs().mean() / wanted.abs().mean()
+            wanted = self._encode(true + noise)
+        return (self._encode(made + noise) - wanted).abs().mean() / wanted.abs().mean()
 
-    def _hear(self, sound: Tensor) -> Tensor:
-        samples = to_16k(sound)
+    def _encode(self, audio: Tensor) -> Tensor:
+        samples = to_16k(audio)
         kept = torch.full((len(samples),), samples.shape[1], device=self._device)
         mel = whisper_mel(samples, kept)
         return encode_windows(

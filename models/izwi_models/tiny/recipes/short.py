@@ -102,7 +102,7 @@ def short_utterances(
 
 
 def backchannels(number: int, seed: int) -> list[tuple[str, str, float]]:
-    """Draw short sounds of a listener ("Mm-hm.") and of somebody who thinks ("Um.").
+    """Draw short sounds of a listener ("Mm-hm.") and of a hesitating speaker ("Um.").
 
     Args:
         number: How many.

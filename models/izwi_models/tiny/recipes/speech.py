@@ -77,7 +77,7 @@ class SpokenWord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One spoken sentence: whole frames of 24 kHz sound, phoneme numbers every 20 ms, words."""
+    """One spoken sentence: whole frames of 24 kHz audio, phoneme numbers every 20 ms, words."""
 
     samples: Int16
     phones: npt.NDArray[np.uint8]
@@ -240,7 +240,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Sentences for one process and where their sound goes."""
+    """Sentences for one process and where their audio goes."""
 
     stem: Path
     rows: list[Row]

@@ -184,10 +184,10 @@ class TalkerTrainer:
         room = (self.corpus.device_frames[item] - _CLIP_FRAMES - 2).clamp_min(0)
         shift = (torch.rand(len(item), device=self.device) * (room + 1)).long() + 1
         first = self.corpus.device_starts[item] + shift
-        sound = self.corpus.sound(first, _CLIP_FRAMES, self.corpus.device_frames[item] - shift)
-        sound = sound * (0.2 + 0.8 * torch.rand(len(item), 1, device=self.device))
+        audio = self.corpus.audio(first, _CLIP_FRAMES, self.corpus.device_frames[item] - shift)
+        audio = audio * (0.2 + 0.8 * torch.rand(len(item), 1, device=self.device))
         noise = torch.rand(len(item), 1, device=self.device) * 0.003
-        mel = speaker_mel(sound + noise * torch.randn_like(sound)).to(self.dtype)
+        mel = speaker_mel(audio + noise * torch.randn_like(audio)).to(self.dtype)
         config = self.config.speaker_encoder_config
         assert config is not None
         vectors = speaker_embedding(self.ops, weights, config, mel)

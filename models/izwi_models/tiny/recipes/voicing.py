@@ -104,11 +104,11 @@ def periodicity_loss(
     """
     track = track_pitch(true, rate)
     lag = rate / track.f0_hz
-    sounds = torch.fft.rfft(torch.stack([made.float(), true.float()]))
+    spectra = torch.fft.rfft(torch.stack([made.float(), true.float()]))
     hertz = torch.fft.rfftfreq(made.shape[-1], 1 / rate, device=made.device)
     differences = []
     for low_hz, high_hz in bands_hz:
-        band = torch.fft.irfft(sounds * ((hertz >= low_hz) & (hertz <= high_hz)), made.shape[-1])
+        band = torch.fft.irfft(spectra * ((hertz >= low_hz) & (hertz <= high_hz)), made.shape[-1])
         (ours, theirs), level = _repeating(band, lag, rate)
         counted = (track.voiced & (level[1] > _LEAST_LEVEL)).float()
         differences.append(((theirs - ours).abs() * counted).sum() / counted.sum().clamp_min(1))

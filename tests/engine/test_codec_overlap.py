@@ -1,4 +1,4 @@
-"""Audio that is made beside the next step is the same, and first audio is sent at once.
+"""Audio that is made during the next step is the same, and first audio is sent at once.
 
 Here the audio itself is made as usual; only the loop waits.
 """
@@ -14,16 +14,16 @@ from tests.engine.world import SPEECH, Log, World, alone, run
 
 
 @pytest.fixture(autouse=True)
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "works_beside", True)
+def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "codec_overlaps", True)
 
 
-def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_gets_the_same_output(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
     world = World(max_running=5)
     found = run(world, requests)
     world.check_nothing_is_lost()
-    monkeypatch.setattr(Runner, "works_beside", False)
+    monkeypatch.setattr(Runner, "codec_overlaps", False)
     plain = run(World(max_running=5), requests)
     for name, log in plain.items():
         assert found[name].entries == log.entries
@@ -32,7 +32,7 @@ def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[name].reason is log.reason
 
 
-def test_first_sound_leaves_at_once_and_later_sound_with_the_next_step() -> None:
+def test_first_audio_is_sent_at_once_and_later_audio_with_the_next_step() -> None:
     world = World(chunk_ramp=(1, 2))
     world.submit(toy_request("a", 7, seed=4, frames=6))
     log = world.logs["a"]
@@ -46,7 +46,7 @@ def test_first_sound_leaves_at_once_and_later_sound_with_the_next_step() -> None
     assert not world.engine.has_work
 
 
-def test_leaving_and_pausing_while_sound_is_made() -> None:
+def test_aborting_and_pausing_while_audio_is_vocoded() -> None:
     whole = alone(toy_request("a", 7, seed=4, frames=12))
     world = World(chunk_ramp=(1, 2))
     for name in "ab":
@@ -66,7 +66,7 @@ def test_leaving_and_pausing_while_sound_is_made() -> None:
     world.check_nothing_is_lost()
 
 
-def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_that_fails_later_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(chunk_ramp=(1, 2))
     begin = Runner.vocode
 
@@ -75,10 +75,10 @@ def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.Mo
             raise RuntimeError("the device lost it")
 
         names = [sequence.request.request_id for sequence, _ in pieces]
-        later = [bool(sequence.sound.chunks) for sequence, _ in pieces]
-        sounds = begin(self, pieces)
-        marked = zip(names, later, sounds, strict=True)
-        return [lost if name == "b" and late else sound for name, late, sound in marked]
+        later = [bool(sequence.audio.chunks) for sequence, _ in pieces]
+        pending = begin(self, pieces)
+        marked = zip(names, later, pending, strict=True)
+        return [lost if name == "b" and late else audio for name, late, audio in marked]
 
     monkeypatch.setattr(Runner, "vocode", failing)
     logs = run(world, [toy_request(name, 7, seed=4, frames=9) for name in "abc"])

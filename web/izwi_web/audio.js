@@ -1,4 +1,4 @@
-// Sound in the browser: a player of PCM that is still arriving, a microphone, WAV files, pictures.
+// Audio in the browser: a player of PCM that is still arriving, a microphone, WAV files, pictures.
 
 export const RATE = 24_000; // Hz, of response_format "pcm" and of live sessions
 
@@ -23,7 +23,7 @@ export class Player extends EventTarget {
 
   get paused() { return this.context.state === "suspended"; }
 
-  // Seconds of sound that have been played, counted from its beginning.
+  // Seconds of audio that have been played, counted from its beginning.
   get position() {
     const now = this.context.currentTime;
     for (let i = this.sources.length - 1; i >= 0; i--) {

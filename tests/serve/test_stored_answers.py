@@ -64,8 +64,8 @@ def test_either_api_server_finds_what_the_other_answered(server):
         given = {"role": "assistant", "audio": {"id": said["id"]}}
         turns = [FIRST, given, FIRST]
         after = [post(client, path, messages=turns, **ALOUD) for client in (first, second)]
-        sounds = [answer["choices"][0]["message"]["audio"]["data"] for answer in after]
-        assert sounds[0] == sounds[1]
+        clips = [answer["choices"][0]["message"]["audio"]["data"] for answer in after]
+        assert clips[0] == clips[1]
         ask = {"model": "chat", "max_output_tokens": 4}
         response = post(first, "/v1/responses", input="One.", **ask)
         for client in (second, first):
@@ -75,7 +75,7 @@ def test_either_api_server_finds_what_the_other_answered(server):
         wait_for(lambda: first_pid not in server.processes("api_server"))
         wait_for(lambda: len(server.processes("api_server")) == 2)
         again = post(second, path, messages=turns, **ALOUD)
-        assert again["choices"][0]["message"]["audio"]["data"] == sounds[0]
+        assert again["choices"][0]["message"]["audio"]["data"] == clips[0]
         for client in clients_of_both(server, stack).values():
             again = post(client, path, messages=turns, **ALOUD)
-            assert again["choices"][0]["message"]["audio"]["data"] == sounds[0]
+            assert again["choices"][0]["message"]["audio"]["data"] == clips[0]

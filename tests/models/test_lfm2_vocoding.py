@@ -26,7 +26,7 @@ from izwi.tracks import END
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.model import LFM2Audio
 from tests.golden.make_recordings import run_alone
-from tests.models.tiny_asr import sound
+from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 BACKEND = torch_backend("cpu", "float32")
@@ -62,7 +62,7 @@ def run(model: LFM2Audio, asked: Request, log: Log | None = None, **config: obje
     return chunks
 
 
-def sound_of(chunks: list[Chunk]) -> np.ndarray:
+def audio_of(chunks: list[Chunk]) -> np.ndarray:
     return np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
 
 
@@ -90,16 +90,16 @@ def decoded(model: LFM2Audio, frames: list[list[int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("entries", [7, 8, 18, 19, 20, 60])
 @pytest.mark.parametrize("ramp", [(1, 2, 4, 8), pytest.param((1,), marks=pytest.mark.slow), (5,)])
-def test_sound_is_the_one_shot_decode(
+def test_audio_equals_the_one_shot_decode(
     model: LFM2Audio, entries: int, ramp: tuple[int, ...]
 ) -> None:
     """Answers that end with their first frame, inside a block, behind one, in the next text."""
     chunks = run(model, request(model, entries), chunk_ramp=ramp)
-    frames, sound = frames_of(chunks), sound_of(chunks)
+    frames, pcm = frames_of(chunks), audio_of(chunks)
     assert frames
-    assert len(sound) == len(frames) * FRAME
-    np.testing.assert_allclose(sound, decoded(model, frames), rtol=0, atol=1e-5)
-    assert np.abs(sound[-480:]).max() > 1e-4
+    assert len(pcm) == len(frames) * FRAME
+    np.testing.assert_allclose(pcm, decoded(model, frames), rtol=0, atol=1e-5)
+    assert np.abs(pcm[-480:]).max() > 1e-4
 
 
 @pytest.mark.parametrize("spacing", [pytest.param(1, marks=pytest.mark.slow), 5])
@@ -107,16 +107,16 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio, spacing: in
     """Behind each chunk; in `make test` behind every fifth."""
     asked = request(model, 40)
     chunks = run(model, asked)
-    whole = sound_of(chunks)
+    whole = audio_of(chunks)
     for cut in range(1, len(chunks) - 1, spacing):
         before = chunks[:cut]
-        sounds = [chunk.pcm for chunk in before if chunk.pcm is not None]
+        clips = [chunk.pcm for chunk in before if chunk.pcm is not None]
         log = Log(
             np.concatenate([chunk.entries for chunk in before]),
-            chunk_samples=tuple(map(len, sounds)),
+            chunk_samples=tuple(map(len, clips)),
         )
         after = run(model, asked, log)
-        heard = [*sounds, *(chunk.pcm for chunk in after if chunk.pcm is not None)]
+        heard = [*clips, *(chunk.pcm for chunk in after if chunk.pcm is not None)]
         np.testing.assert_allclose(np.concatenate(heard), whole, rtol=0, atol=1e-5)
 
 
@@ -138,7 +138,7 @@ def recorded(tmp_path_factory) -> tuple[Registry, list[Line]]:
     registry = Registry(BACKEND)
     name = registry.load(str(write_tiny_lfm2_audio(root / "s2s")))
     model: Any = registry.model(name)
-    heard = np.asarray(sound(0.8), np.float32)
+    heard = np.asarray(waveform(0.8), np.float32)
     hello = (ChatMessage(Role.USER, "Hello."),)
     said = ((5,), (6,), (1, 2, 3, 4, 5, 6, 7, 8))
     in_text = ConversationInput((SpokenTurn(Role.USER, (AudioContent(heard),)),), False, seed=2)
@@ -153,7 +153,7 @@ def recorded(tmp_path_factory) -> tuple[Registry, list[Line]]:
     for request in requests:
         run_alone(an_engine(registry), request, recorder)
     stopped = replace(requests[3], request_id="x")
-    run_until_sound(an_engine(registry), stopped, recorder)
+    run_until_audio(an_engine(registry), stopped, recorder)
     recorder.close()
     return registry, list(read_recording(root / "r.jsonl"))
 
@@ -162,15 +162,15 @@ def an_engine(registry: Registry) -> Engine:
     return Engine(registry.models, BACKEND, EngineConfig(kv_bytes=1 << 24, page_size=8))
 
 
-def run_until_sound(engine: Engine, request: Request, recorder: RequestRecorder) -> None:
+def run_until_audio(engine: Engine, request: Request, recorder: RequestRecorder) -> None:
     """Run a request until its first audio has left, then stop it."""
     engine.submit(request)
     recorder.submitted(request)
-    has_sound = False
-    while not has_sound:
+    has_audio = False
+    while not has_audio:
         for chunk in engine.step():
             recorder.chunk(chunk)
-            has_sound = has_sound or chunk.pcm is not None
+            has_audio = has_audio or chunk.pcm is not None
     for chunk in engine.abort(request.request_id):
         recorder.chunk(chunk)
 
@@ -182,7 +182,7 @@ def test_what_it_said_and_wrote_can_be_recorded_and_replayed(recorded):
     assert not list(replay(an_engine(registry), registry, lines))
 
 
-def test_a_line_of_a_conversation_has_text_and_sound(recorded):
+def test_a_line_of_a_conversation_has_text_and_audio(recorded):
     _, lines = recorded
     spoken, written, stopped = lines[3:]
     assert isinstance(spoken, ConversationLine)
@@ -195,17 +195,17 @@ def test_a_line_of_a_conversation_has_text_and_sound(recorded):
     (question, first) = spoken.ask.turns[1].parts
     assert question == "Who is there?"
     assert isinstance(first, AudioContent)
-    np.testing.assert_array_equal(first.samples, np.asarray(sound(0.8), np.float32))
+    np.testing.assert_array_equal(first.samples, np.asarray(waveform(0.8), np.float32))
 
 
 @pytest.mark.parametrize(
     ("place", "changed", "what"),
     [
-        (3, {"pcm_sha256": "0" * 64}, "sound"),
-        (3, {"num_samples": 1920}, "sound"),
+        (3, {"pcm_sha256": "0" * 64}, "audio"),
+        (3, {"num_samples": 1920}, "audio"),
         (3, {"text": "something else"}, "text"),
         (4, {"text": "something else"}, "text"),
-        (5, {"num_samples": 10**6}, "sound"),
+        (5, {"num_samples": 10**6}, "audio"),
     ],
 )
 def test_what_differs_is_found(recorded, place, changed, what):

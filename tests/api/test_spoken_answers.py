@@ -54,13 +54,13 @@ async def answer(engine, registry, text=TEXT, voice: Voice | None = VOICE) -> Sp
 
 
 async def read(spoken: SpokenAnswer) -> tuple[str, np.ndarray]:
-    text, sound = "", [np.zeros(0, np.float32)]
+    text, audio = "", [np.zeros(0, np.float32)]
     async for piece in spoken.pieces():
         if isinstance(piece, AudioPiece):
-            sound.append(piece.pcm)
+            audio.append(piece.pcm)
         else:
             text += piece.content
-    return text, np.concatenate(sound)
+    return text, np.concatenate(audio)
 
 
 async def say(engine, registry, seed: int) -> None:
@@ -80,28 +80,28 @@ async def until(condition) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_first_sound_leaves_before_the_answer_is_complete(engine, registry):
+async def test_the_first_audio_is_sent_before_the_answer_is_complete(engine, registry):
     text, kinds = "", []
     spoken = await answer(engine, registry)
     async for piece in spoken.pieces():
         kinds.append(isinstance(piece, AudioPiece))
         text += "" if isinstance(piece, AudioPiece) else piece.content
     assert text == TEXT
-    first_sound, last_text = kinds.index(True), len(kinds) - 1 - kinds[::-1].index(False)
-    assert first_sound < last_text
+    first_audio, last_text = kinds.index(True), len(kinds) - 1 - kinds[::-1].index(False)
+    assert first_audio < last_text
     assert spoken.num_frames * 1920 > 2 * 24_000
     assert is_idle(engine)
 
 
 async def test_text_alone(engine, registry):
-    text, sound = await read(await answer(engine, registry, voice=None))
-    assert (text, len(sound)) == (TEXT, 0)
+    text, audio = await read(await answer(engine, registry, voice=None))
+    assert (text, len(audio)) == (TEXT, 0)
 
 
 @pytest.mark.parametrize("text", ["```\nx = 1\n```", "🎉", "---"])
 async def test_what_cannot_be_said_is_written(engine, registry, text):
-    written, sound = await read(await answer(engine, registry, text))
-    assert (written, len(sound)) == (text, 0)
+    written, audio = await read(await answer(engine, registry, text))
+    assert (written, len(audio)) == (text, 0)
     assert is_idle(engine)
 
 
@@ -118,15 +118,15 @@ async def test_marks_are_not_said(engine, registry):
     ("pause_s", "evicted"),
     [(0.2, False), pytest.param(2.0, False, marks=pytest.mark.slow), (0.2, True)],
 )
-async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
+async def test_a_pause_does_not_change_the_audio(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))
-    spoken, sound, written, num_pauses = await answer(engine, registry), [], "", 0
+    spoken, audio, written, num_pauses = await answer(engine, registry), [], "", 0
     async for piece in spoken.pieces():
         if isinstance(piece, AudioPiece):
-            sound.append(piece.pcm)
+            audio.append(piece.pcm)
         else:
             written += piece.content
-        if len(sound) in (1, 5) and num_pauses < len(sound) // 4 + 1:
+        if len(audio) in (1, 5) and num_pauses < len(audio) // 4 + 1:
             num_pauses += 1
             spoken.pause()
             if evicted:  # others need its places, and its pages
@@ -135,7 +135,7 @@ async def test_a_pause_is_not_in_the_sound(engine, registry, pause_s, evicted):
             spoken.resume()
     assert num_pauses == 2
     assert written == text
-    np.testing.assert_array_equal(np.concatenate(sound), undisturbed)
+    np.testing.assert_array_equal(np.concatenate(audio), undisturbed)
 
 
 async def test_a_paused_answer_takes_no_steps(engine, registry):

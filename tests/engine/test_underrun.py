@@ -58,7 +58,7 @@ def step(world: World, count: int = 1) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("num_frames", "sizes"), [(14, [4, 2, 1]), (8, [1]), (12, [4, 1])])
-def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
+def test_frames_that_fill_no_chunk_become_audio_before_a_gap(
     policy: str, num_frames: int, sizes: list[int]
 ) -> None:
     with patch.object(SPEECH, "sample_rate", 4):  # a frame takes a second
@@ -69,7 +69,7 @@ def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
         for size in sizes:
             world.clock.now_s += wait_s(world) - DRY_S - 0.01
             step(world, 4)
-            assert log.chunks == due, "the listener has sound in hand"
+            assert log.chunks == due, "the listener has audio left to play"
             world.clock.now_s += 0.02
             step(world, 4)
             due.append(size)
@@ -85,8 +85,8 @@ def test_frames_that_fill_no_chunk_become_sound_before_a_gap(
 
 def decode_by_size(codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A codec whose state depends on how the frames are cut, as rounding makes a real one's."""
-    sound, after = ToySpeech.decode(SPEECH, codes, state)
-    return sound, {"sum": after["sum"] * 1.5}
+    audio, after = ToySpeech.decode(SPEECH, codes, state)
+    return audio, {"sum": after["sum"] * 1.5}
 
 
 def run_dry(world: World) -> None:
@@ -116,7 +116,7 @@ def test_a_codec_state_is_made_again_from_the_chunks_that_were_taken(crashed: bo
             disturbed.engine.pause("a")
             disturbed.submit(spoken("other", 6, seed=1, frames=3))
             step(disturbed, 9)
-            assert sequence_of(disturbed, "a").sound.state_row is None
+            assert sequence_of(disturbed, "a").audio.state_row is None
             disturbed.engine.resume("a")
         for world in (undisturbed, disturbed):
             world.engine.write("a", TEXT[13:], closed=True)
@@ -133,7 +133,7 @@ def test_recorded_chunks_that_leave_early_keep_the_state() -> None:
         with patch.object(ToyCodec, "sample_rate", 4), drawn_by_torch():
             # the state of this codec counts frames, so that padding changes it
             engine = Engine({"toy": ToyCodec(ops)}, TorchBackend(ops), CONFIG, clock)
-            assert engine._workers["toy"].runner.works_beside is ops.records
+            assert engine._workers["toy"].runner.codec_overlaps is ops.records
             engine.submit(request)
             for number in range(200):
                 for chunk in engine.step():

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from izwi.audio import decoded_audio as sound_module
+from izwi.audio import decoded_audio
 from izwi.audio.decoded_audio import DecodedAudio, within_full_scale
 from izwi.audio.split import split_at_silence
 from izwi.errors import IzwiError, Overloaded
@@ -20,7 +20,7 @@ RATE = 16_000
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch):
-    monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 10_000)
+    monkeypatch.setattr(decoded_audio, "MAX_MEMORY_SAMPLES", 10_000)
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def blocks(samples, size=4096):
 @pytest.mark.parametrize("length", [1, 9_999, 10_000, 10_001, 480_000])
 def test_it_is_read_as_it_was_written(samples, tmp_path, length):
     samples = samples[:length]
-    with DecodedAudio(tmp_path / "home").write_all(blocks(samples)) as sound:
-        assert len(sound) == length
-        assert sound[:].dtype == np.float32
-        np.testing.assert_array_equal(sound[:], samples)
+    with DecodedAudio(tmp_path / "home").write_all(blocks(samples)) as audio:
+        assert len(audio) == length
+        assert audio[:].dtype == np.float32
+        np.testing.assert_array_equal(audio[:], samples)
         for start, stop in ((0, 1), (length // 2, length), (7, 5000), (-3, None), (5, 2)):
-            np.testing.assert_array_equal(sound[start:stop], samples[start:stop])
+            np.testing.assert_array_equal(audio[start:stop], samples[start:stop])
         with pytest.raises(ValueError):
-            sound[::2]
+            audio[::2]
     with pytest.raises(ValueError):
-        sound[:1]
+        audio[:1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
@@ -52,14 +52,14 @@ def test_its_file_has_no_name_and_goes_with_it(samples, tmp_path):
     home = tmp_path / "home"
     with DecodedAudio(home).write_all(blocks(samples[:10_000])):
         assert not home.exists()  # in memory
-    sound = DecodedAudio(home).write_all(blocks(samples))
+    audio = DecodedAudio(home).write_all(blocks(samples))
     assert len(nameless_files(home)) == 1
     assert not list(home.iterdir())
-    sound.close()
-    sound.close()
+    audio.close()
+    audio.close()
     assert not nameless_files(home)
-    sound = DecodedAudio(home).write_all(blocks(samples))
-    del sound  # nobody was left to close it
+    audio = DecodedAudio(home).write_all(blocks(samples))
+    del audio  # nobody was left to close it
     gc.collect()
     assert not nameless_files(home)
 
@@ -91,11 +91,11 @@ def test_a_source_that_fails_closes_it(samples, tmp_path):
         yield from blocks(samples)
         raise RuntimeError("a bug")
 
-    sound = DecodedAudio(tmp_path)
+    audio = DecodedAudio(tmp_path)
     with pytest.raises(RuntimeError):
-        sound.write_all(broken())
+        audio.write_all(broken())
     with pytest.raises(ValueError):
-        sound[:1]
+        audio[:1]
 
 
 def test_several_threads_read_at_a_time(samples, tmp_path):
@@ -105,9 +105,9 @@ def test_several_threads_read_at_a_time(samples, tmp_path):
         rng = np.random.default_rng(seed)
         for start in rng.integers(0, 400_000, 100).tolist():
             part = slice(start, start + 50_000)
-            wrong.extend([] if np.array_equal(sound[part], samples[part]) else [start])
+            wrong.extend([] if np.array_equal(audio[part], samples[part]) else [start])
 
-    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as audio:
         threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
@@ -118,12 +118,12 @@ def test_several_threads_read_at_a_time(samples, tmp_path):
 
 @pytest.mark.parametrize("gain", [0.1, 10.0])
 def test_what_is_over_full_scale_is_turned_down_as_a_whole(samples, tmp_path, monkeypatch, gain):
-    monkeypatch.setattr(sound_module, "_BLOCK_SAMPLES", 100_001)
+    monkeypatch.setattr(decoded_audio, "_BLOCK_SAMPLES", 100_001)
     samples = samples * np.float32(gain)
     peak = np.abs(samples).max()
     expected = samples / peak if peak > 1.0 else samples
-    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
-        for whole in (within_full_scale(sound), within_full_scale(samples)):
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as audio:
+        for whole in (within_full_scale(audio), within_full_scale(samples)):
             assert len(whole) == len(samples)
             np.testing.assert_array_equal(whole[:], expected)
             np.testing.assert_array_equal(whole[100_000:300_000], expected[100_000:300_000])
@@ -149,8 +149,8 @@ class Counted:
 @pytest.mark.parametrize("overrun", [False, True])
 def test_cuts_are_the_same_and_read_near_the_cuts_alone(samples, tmp_path, overrun):
     options = {"limit_s": 4.0, "search_s": 0.5, "overrun": overrun}
-    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
-        counted = Counted(sound)
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as audio:
+        counted = Counted(audio)
         pieces = split_at_silence(counted, RATE, **options)
         assert pieces == split_at_silence(samples, RATE, **options)
     assert len(pieces) > 6

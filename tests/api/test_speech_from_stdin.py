@@ -65,7 +65,7 @@ async def text_of(reading, begun=""):
         yield piece
 
 
-async def test_sound_comes_before_the_text_is_complete(there):
+async def test_audio_is_sent_before_the_text_is_complete(there):
     server, engine = there
     samples = await dictated(server, (b"One, ", b"two, ", b"three."), begun="Well: ")
     assert len(samples) == len("Well: One, two, three.") * FRAME

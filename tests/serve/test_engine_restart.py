@@ -112,9 +112,9 @@ async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_delive
             logs.append([given(a + b) for a, b in zip(firsts, is_idle, strict=True)])
     for whole, mended in zip(*logs, strict=True):
         assert mended[0] == whole[0]
-        sounds = [np.frombuffer(sound, np.float32) for sound in (mended[1], whole[1])]
-        assert len(sounds[0]) == len(sounds[1])
-        np.testing.assert_allclose(*sounds, rtol=0, atol=1e-4)
+        clips = [np.frombuffer(audio, np.float32) for audio in (mended[1], whole[1])]
+        assert len(clips[0]) == len(clips[1])
+        np.testing.assert_allclose(*clips, rtol=0, atol=1e-4)
         assert mended[2] == whole[2]
         np.testing.assert_allclose(mended[3], whole[3], rtol=0, atol=1e-4)
         assert mended[4] == whole[4] in (Reason.STOP, Reason.LENGTH)

@@ -23,7 +23,7 @@ def sequence_of(num_emitted: int, *chunks: int) -> Sequence:
     for _ in range(num_emitted):
         sequence.emitted.append(np.zeros(2, np.int64))
     sequence.kv.num_computed = max(0, sequence.num_prompt + num_emitted - 1)
-    sequence.sound.num_vocoded, sequence.sound.chunks = sum(chunks), list(chunks)
+    sequence.audio.num_vocoded, sequence.audio.chunks = sum(chunks), list(chunks)
     return sequence
 
 
@@ -47,7 +47,7 @@ def launched(sequence: Sequence, *, row: bool = True) -> Launched:
         (LIMIT - 1, (2, 4), 3),  # a rest that is shorter, since no frame follows
     ],
 )
-def test_sound_that_will_be_due_is_predicted(num_emitted, chunks, frames):
+def test_audio_that_will_be_due_is_predicted(num_emitted, chunks, frames):
     sequence = sequence_of(num_emitted, *chunks)
     step = launched(sequence)
     pending = sequence.pending
@@ -77,7 +77,7 @@ def test_two_steps_in_flight_add_up():
     assert last.fresh() == [False]
 
 
-def test_who_has_ended_is_owed_the_rest():
+def test_an_ended_stream_gets_its_remaining_audio():
     sequence = sequence_of(5, 4)
     launched(sequence, row=False)
     assert sequence.pending.frames == 0

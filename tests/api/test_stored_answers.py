@@ -102,7 +102,7 @@ async def test_what_is_larger_than_its_share_is_not_kept(clock):
         assert await items.get("audio", name), name
 
 
-async def test_room_is_divided_evenly_among_those_who_want_it_all(clock):
+async def test_room_is_divided_evenly_among_requests_that_could_use_it_all(clock):
     items = StoredItems(clock=clock, max_bytes=1200)
     owners = ("anna", "ben", "carl")
     for owner in owners:

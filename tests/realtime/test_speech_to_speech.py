@@ -76,8 +76,8 @@ async def test_a_speech_to_speech_model_answers_and_keeps_the_conversation(clien
         done = await talk.until("response.done")
         assert done.response.status == "incomplete"
         assert done.response.status_details.reason == "max_output_tokens"
-        sound = talk.sound()
-        assert len(sound) > 48_000
+        audio = talk.audio()
+        assert len(audio) > 48_000
         usage = done.response.usage.output_token_details
         assert usage.text_tokens + usage.audio_tokens == ENTRIES
         await ask(talk)
@@ -99,7 +99,7 @@ async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, wor
     async with talking(client) as talk:
         await ask(talk)
         await talk.until("response.done")
-        expected = talk.sound()
+        expected = talk.audio()
     async with talking(client) as talk:
         await ask(talk)
         for _ in range(3):
@@ -112,7 +112,7 @@ async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, wor
         await talk.until("response.done")
     kinds = [event.type for event in talk.events]
     assert kinds.count("input_audio_buffer.speech_started") == 1, "the question alone"
-    assert talk.sound() == expected
+    assert talk.audio() == expected
 
 
 async def test_an_interruption_truncates_the_answer_to_the_played_part(client, world):
@@ -123,7 +123,7 @@ async def test_an_interruption_truncates_the_answer_to_the_played_part(client, w
         await talk.speak(QUESTION, 16_000)
         done = await talk.until("response.done")
         assert done.response.status_details.reason == "turn_detected"
-        sent_ms = len(talk.sound(done.response.id)) / 48
+        sent_ms = len(talk.audio(done.response.id)) / 48
         await talk.be_silent(0.8)
         await talk.until("response.created")
         await talk.connection.response.cancel()
@@ -150,7 +150,7 @@ async def test_a_speech_to_speech_model_answers_in_text(client, world):
         await talk.connection.conversation.item.create(item=item)
         await talk.connection.response.create()
         done = await talk.until("response.done")
-    assert not talk.sound()
+    assert not talk.audio()
     assert done.response.status in ("completed", "incomplete")
     assert world.asked[-1].speaks is False
 

@@ -60,7 +60,7 @@ def a_prompt(arrival: int, chain: tuple[int, ...]) -> Sequence:
     return sequence
 
 
-def test_a_page_is_in_flight_until_all_who_compute_it_have() -> None:
+def test_a_page_is_in_flight_until_every_request_has_computed_it() -> None:
     pages = PromptsInFlight()
     one, other = a_prompt(0, (1, 2, 3)), a_prompt(1, (1, 2, 9))
     pages.start(one, 0)

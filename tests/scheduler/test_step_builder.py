@@ -35,7 +35,7 @@ def decode(key: int, positions: int = 33, pages: int = 3, **rest: object) -> Vie
 
 
 def plan(made: StepBuilder):
-    return made.finish(sounds=lambda view: (view.key,))
+    return made.finish(vocode_order=lambda view: (view.key,))
 
 
 # -- what a view is ------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_a_decode_is_one_position_that_may_emit() -> None:
         assert not is_decode(decode(1, **other))
 
 
-def test_sound_is_due_with_the_frames_of_a_chunk_or_what_is_left_at_the_end() -> None:
+def test_audio_is_due_with_the_frames_of_a_chunk_or_the_rest_at_the_end() -> None:
     assert is_due(decode(1, frames=4, chunk=4))
     assert not is_due(decode(1, frames=3, chunk=4))
     assert not is_due(decode(1, frames=3, chunk=0))
@@ -302,12 +302,12 @@ def test_a_clip_alone_ends_with_its_last_piece() -> None:
 
 
 # -- audio ---------------------------------------------------------------------------------------
-def test_a_row_brings_the_sound_that_its_frame_makes_due() -> None:
+def test_a_row_brings_the_vocoding_that_its_frame_makes_due() -> None:
     made = builder()
     assert made.take(decode(1, frames=3, chunk=4))
     assert made.take(decode(2, frames=2, chunk=4))
     assert made.take(decode(3, frames=7, chunk=4))
-    assert made.take(decode(4, frames=3, chunk=4), sound=False)
+    assert made.take(decode(4, frames=3, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4), (3, 4))
     # a pass and four rows, and one call of the codec for two chunks of one size
     assert made.seconds == (4 + 4 + 2 + 2 * 1) * U
@@ -315,11 +315,11 @@ def test_a_row_brings_the_sound_that_its_frame_makes_due() -> None:
     assert made.seconds == (8 + 4 + 1 + 2 + 2) * U
 
 
-def test_sound_counts_towards_a_rows_limit() -> None:
+def test_vocoding_counts_towards_a_rows_limit() -> None:
     due = decode(1, frames=3, chunk=4)
     assert not builder().take(due, limit_s=7.5 * U)
     assert builder().take(due, limit_s=8 * U)
-    assert builder().take(due, limit_s=5 * U, sound=False)
+    assert builder().take(due, limit_s=5 * U, with_audio=False)
 
 
 def test_a_stream_that_ended_gives_its_rest() -> None:
@@ -338,17 +338,17 @@ def test_a_sequence_that_may_not_emit_gives_the_chunk_that_it_has() -> None:
     made = builder()
     assert made.take(decode(1, frames=4, chunk=4, backpressured=True))
     assert not made.take(decode(2, frames=3, chunk=4, backpressured=True))
-    assert made.take_sound(decode(3, frames=4, chunk=4))
-    assert not made.take_sound(decode(3, frames=4, chunk=4))
+    assert made.take_vocoding(decode(3, frames=4, chunk=4))
+    assert not made.take_vocoding(decode(3, frames=4, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
     assert plan(made).forward == ()
 
 
-def test_a_row_without_a_page_gives_the_sound_that_is_there() -> None:
+def test_a_row_without_a_page_vocodes_the_frames_that_exist() -> None:
     made = builder(free_pages=0)
     assert made.take(decode(1, 33, 2, frames=4, chunk=4))
     assert not made.take(decode(2, 33, 2, frames=3, chunk=4))
-    assert not made.take(decode(3, 33, 2, frames=4, chunk=4), sound=False)
+    assert not made.take(decode(3, 33, 2, frames=4, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4),)
     assert plan(made).forward == ()
 
@@ -357,16 +357,16 @@ def test_a_prompt_that_ends_counts_its_first_frame() -> None:
     made = builder()
     assert made.admit(view_of(1, 16, chunk=1))
     assert made.admit(view_of(2, 16, chunk=2))
-    assert made.admit(view_of(3, 16, chunk=1), sound=False)
+    assert made.admit(view_of(3, 16, chunk=1), with_audio=False)
     assert plan(made).vocode == ((1, 1),)
 
 
-def test_the_codec_takes_so_many_streams_the_first_in_the_order_of_sounds() -> None:
+def test_the_codec_takes_the_first_streams_of_the_given_order() -> None:
     made = builder(vocodes=2)
     for key in (5, 1, 3):
         assert made.take(decode(key, frames=3, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
-    assert made.finish(sounds=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
+    assert made.finish(vocode_order=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
     made = builder(vocodes=3)
     for key in (5, 1, 3):
         assert made.take(decode(key, frames=3, chunk=4))

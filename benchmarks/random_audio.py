@@ -10,7 +10,7 @@ _SMOOTHED_SAMPLES = 8
 _SYLLABLES_PER_S = 4.0
 
 
-def drawn_sound(seconds: float, rate: int, seed: int) -> Float32:
+def random_audio(seconds: float, rate: int, seed: int) -> Float32:
     """Make noise whose low and high bands swell in turn, like vowels and fricatives.
 
     Steady noise, or noise that swells in all bands together, is not transcribed: the server would
