@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from izwi.audio.decode import DecodeLimits
+from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidRequest
 from izwi_api.http.keys import check_key, digest_of
 from izwi_api.http.request_pace import FetchPace, RequestPace

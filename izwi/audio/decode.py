@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.file import read_audio_file
+from izwi.audio.limits import DecodeLimits
 from izwi.audio.pcm import mix_down, to_float
 from izwi.audio.resample import Resampler, Resampling, open_resampler
 from izwi.errors import InvalidAudio, TooLarge
@@ -56,19 +56,6 @@ _OPTIONS = {"format_whitelist": DEMUXERS, "codec_whitelist": ",".join(sorted(COD
 # FFmpeg searches 16-bit samples in WAV for other codecs, which takes 10 ms in its usual 5 MB.
 _WAV_OPTIONS = _OPTIONS | {"probesize": "4096"}
 _WAV_BEGINNINGS = (b"RIFF", b"RF64", b"riff")  # the last one is Sony's W64
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeLimits:
-    """Limits of one decoded file.
-
-    Attributes:
-        max_audio_s: Maximum seconds of audio.
-        max_decoded_bytes: Bytes of all channels' samples as they leave the decoder.
-    """
-
-    max_audio_s: float = 3600.0
-    max_decoded_bytes: int = 1 << 30
 
 
 def decode_audio(

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any, Protocol
-
-import av
-import numpy as np
+from typing import Protocol
 
 from izwi.arrays import Float32
 from izwi.audio.pcm import to_s16le
@@ -33,31 +28,6 @@ class StreamEncoder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """How FFmpeg makes a compressed format.
-
-    Attributes:
-        muxer: Its container.
-        encoder: Its codec.
-        bit_rate: Bits a second, 0 for the codec's own choice.
-        options: Options of the container.
-    """
-
-    muxer: str
-    encoder: str
-    bit_rate: int = 0
-    options: dict[str, str] = field(default_factory=dict)
-
-
-CODECS = {
-    # A Xing header would have to be written last, at the start.
-    "mp3": Codec("mp3", "libmp3lame", 96_000, {"write_xing": "0", "id3v2_version": "0"}),
-    # By default Ogg holds a second of audio back in a page (microseconds).
-    "opus": Codec("ogg", "libopus", 64_000, {"page_duration": "40000"}),
-    "flac": Codec("flac", "flac"),
-    "aac": Codec("adts", "aac", 96_000),
-}
 CONTENT_TYPES = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
@@ -83,7 +53,10 @@ def stream_encoder(audio_format: str, rate: int) -> StreamEncoder:
         return WavEncoder(rate)
     if audio_format == "pcm":
         return PcmEncoder(rate)
-    if audio_format in CODECS:
+    if audio_format in FORMATS:
+        # FFmpeg takes 0.1 s to import, and the command line knows formats only.
+        from izwi.audio.compressed import CODECS, CodecEncoder
+
         return CodecEncoder(CODECS[audio_format], rate)
     raise InvalidRequest(
         f"audio format {audio_format!r} is not one of {', '.join(FORMATS)}",
@@ -154,65 +127,3 @@ class PcmEncoder:
     def finish(self) -> bytes:
         """Return what the resampler held."""
         return to_s16le(self._resampler.finish())
-
-
-class CodecEncoder:
-    """A compressed format through FFmpeg, muxed for a reader that cannot seek."""
-
-    def __init__(self, codec: Codec, rate: int):
-        self._rate = rate
-        self._num_samples = 0
-        self._sink = _Sink()
-        self._container: Any = av.open(
-            self._sink,
-            "w",
-            format=codec.muxer,
-            container_options={**codec.options, "flush_packets": "1"},
-        )
-        # Typed Any: what add_stream returns depends on the codec's name.
-        stream: Any = self._container.add_stream(codec.encoder, rate=rate, layout="mono")
-        if codec.bit_rate:
-            stream.bit_rate = codec.bit_rate
-        self._stream = stream
-
-    def write(self, pcm: Float32) -> bytes:
-        """Return the packets that are complete; a codec holds some 20 to 100 ms back."""
-        if pcm.size:
-            samples = np.clip(pcm, -1.0, 1.0).astype(np.float32)[None]
-            frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
-            frame.sample_rate = self._rate
-            frame.pts = self._num_samples
-            frame.time_base = Fraction(1, self._rate)
-            self._num_samples += pcm.size
-            self._mux(frame)
-        return self._sink.take()
-
-    def finish(self) -> bytes:
-        """Return the packets that the codec held and the container's end."""
-        # A codec that never ran has no header to close with: give it one frame of silence.
-        if not self._num_samples:
-            self.write(np.zeros(self._rate // 50, np.float32))
-        self._mux(None)
-        self._container.close()
-        return self._sink.take()
-
-    def _mux(self, frame: Any) -> None:
-        for packet in self._stream.encode(frame):
-            self._container.mux(packet)
-
-
-class _Sink:
-    """A file that can only be written on; not seekable, so no muxer goes back."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def write(self, piece: bytes) -> int:
-        self._bytes += piece
-        return len(piece)
-
-    def take(self) -> bytes:
-        """Return what was written since the last call."""
-        taken = bytes(self._bytes)
-        self._bytes.clear()
-        return taken

@@ -10,16 +10,13 @@ import numpy as np
 
 from izwi.arrays import Float32
 
-MIN_SPEED = 0.25
-MAX_SPEED = 4.0
-
 
 class StreamTempo:
     """Stretch or squeeze a mono stream with FFmpeg's atempo filter (WSOLA).
 
     Args:
         rate: Rate of the samples in Hz.
-        speed: Within [MIN_SPEED, MAX_SPEED]; 2 takes half the time, 1 changes no sample.
+        speed: Within the limits of `izwi.audio.limits`; 2 takes half the time, 1 changes no sample.
     """
 
     def __init__(self, rate: int, speed: float):

@@ -54,6 +54,12 @@ def test_a_closed_stream_is_empty(commands, monkeypatch, name):
 
 
 @pytest.mark.skipif(not os.path.exists(FULL), reason="needs /dev/full")  # noqa: PTH110
+def test_commands_start_without_what_only_servers_need():
+    named = "import sys, izwi_api.cli.main; print(*{'av', 'llguidance', 'torch'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", named], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
+
+
 def test_a_full_disk_behind_stdout_is_one_line():
     with open(FULL, "wb") as full:  # noqa: PTH123
         done = subprocess.run(

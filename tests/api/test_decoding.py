@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from izwi.audio.decode import DecodeLimits, decode_audio
+from izwi.audio.decode import decode_audio
+from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidAudio, Overloaded, TooLarge
 from izwi_api.services import decoding
 from izwi_api.services.decoding import DecoderPool, InProcess

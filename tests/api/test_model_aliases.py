@@ -11,7 +11,7 @@ import pytest
 from izwi.errors import InvalidRequest
 from izwi.registry import named
 from izwi_api.http.app import create_app
-from izwi_api.services.model_aliases import parse_aliases
+from izwi_api.services.alias_option import parse_aliases
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
 from tests.api.served import served

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import soundfile as sf
 
-from izwi.audio.decode import DecodeLimits, decode_audio
+from izwi.audio.decode import decode_audio
 from izwi.audio.encode import FORMATS, stream_encoder, wav_header, with_length
+from izwi.audio.limits import DecodeLimits
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.audio.resample import StreamResampler, resample
 from izwi.audio.tempo import StreamTempo

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
+from izwi.audio.decode import decode_audio, decode_blocks
 from izwi.audio.encode import stream_encoder
+from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
 from izwi.audio.sinc import SincStream, sinc_resample
 from izwi_api.services.decoding import DecoderPool

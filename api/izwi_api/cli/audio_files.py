@@ -76,7 +76,8 @@ class AudioFile:
 
 def check_audio(content: bytes) -> None:
     """Raise InvalidAudio if a file's bytes are no audio; only the beginning is decoded."""
-    from izwi.audio.decode import DecodeLimits, decode_blocks
+    from izwi.audio.decode import decode_blocks
+    from izwi.audio.limits import DecodeLimits
 
     next(decode_blocks(content, PCM_RATE, DecodeLimits(max_audio_s=inf)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.audio.encode import PCM_RATE
-from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
+from izwi.audio.limits import MAX_SPEED, MIN_SPEED
 from izwi_api.cli.options import (
     ApiKey,
     Device,

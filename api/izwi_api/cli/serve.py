@@ -20,7 +20,7 @@ from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ServeOptions
 from izwi_api.serve.process_log import log_as_the_server
-from izwi_api.services.model_aliases import parse_aliases
+from izwi_api.services.alias_option import parse_aliases
 from izwi_api.settings import (
     DEFAULT_MODELS,
     Access,

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi.audio.decode import decode_audio
 from izwi.audio.encode import FORMATS, PCM_RATE, stream_encoder, wav_header, with_length
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
@@ -47,6 +46,8 @@ class Audio:
             InvalidAudio: The file cannot be read, or is not audio.
             TooLarge: It is longer than an hour.
         """
+        from izwi.audio.decode import decode_audio
+
         content = source if isinstance(source, bytes) else Path(source)
         return cls(decode_audio(content, sample_rate), sample_rate)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
+from izwi.audio.limits import MAX_SPEED, MIN_SPEED
 from izwi_api.schemas.languages import LanguageName
 from izwi_api.services.spoken_text import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
 

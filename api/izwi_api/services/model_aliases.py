@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,29 +14,10 @@ from izwi.hub import Report
 from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Request
+from izwi_api.services.alias_option import OPTION
 from izwi_api.services.context import Registry
 
-OPTION = "--alias"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 _MAX_SHOWN = 64
-
-
-def parse_aliases(entries: Iterable[str]) -> dict[str, str]:
-    """Read `ALIAS=NAME` entries.
-
-    Raises:
-        InvalidRequest: An entry is not of this form, or an alias is given twice.
-    """
-    aliases: dict[str, str] = {}
-    for entry in entries:
-        alias, equals, name = entry.partition("=")
-        if not (equals and name and _NAME.fullmatch(alias)):
-            raise InvalidRequest(
-                f"{OPTION} must be like 'tts-1=izwi-tiny-tts', got {entry!r}", param=OPTION
-            )
-        if aliases.setdefault(alias, name) != name:
-            raise InvalidRequest(f"{OPTION} {alias!r} is given twice", param=OPTION)
-    return aliases
 
 
 class AliasedRegistry:

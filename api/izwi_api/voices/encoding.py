@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from izwi.arrays import Float32
-from izwi.audio.decode import DecodeLimits
+from izwi.audio.limits import DecodeLimits
 from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.inputs import VoicePrompt
