@@ -217,8 +217,13 @@ class ArrayBackend(Backend, Protocol):
         """
         ...
 
+    @property
+    def page_copies(self) -> int:
+        """How often each page exists on the device, while steps are launched ahead."""
+        ...
+
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
-        """Return the bytes of one page.
+        """Return the bytes of one copy of a page.
 
         Raises:
             InvalidRequest: `kv_dtype` is unknown.
