@@ -183,7 +183,7 @@ NUM_PAGES = 1 << 12
 PLANE_BYTES = NUM_PAGES * PAGE * 2 * 32 * 4
 
 
-def held(stop: int) -> Sequence:
+def sequence_of(stop: int) -> Sequence:
     sequence = Sequence(toy_request("a", stop, 0, 1), 0)
     sequence.kv.pages = list(range(-(-stop // PAGE)))
     return sequence
@@ -199,7 +199,7 @@ def test_pages_are_written_in_place_while_a_step_in_flight_reads_them() -> None:
     slow = mx.eye(160)
     mx.eval(slow)
     keys, outputs, launched = [], [], []
-    sequence = held(12)
+    sequence = sequence_of(12)
     mx.reset_peak_memory()
     before = mx.get_active_memory()
     for stop in range(1, 13):
@@ -253,9 +253,9 @@ def test_states_are_written_in_place_though_the_chunk_before_has_read_them() -> 
     saved = np.array(arena.gather(rows)["x"])
     assert np.array_equal(saved, np.full((2, 1 << 14), 6, np.float32))
     arena.scatter(rows[:1], {"x": mx.full((1, 1 << 14), 9.0)})
-    held_state = arena.save(rows[0])
+    saved_row = arena.save(rows[0])
     arena.scatter(rows, {"x": mx.zeros((2, 1 << 14))})
-    arena.restore(rows[1], held_state)
+    arena.restore(rows[1], saved_row)
     assert np.array(arena.gather(rows)["x"])[:, 0].tolist() == [0.0, 9.0]
 
 
@@ -269,7 +269,7 @@ def test_pages_from_a_lower_tier_are_written_in_place_while_a_step_reads_them() 
     pages = kv.read_pages([1])
     for step in range(2):
         x = slow @ slow @ slow
-        context = kv.context([Row(held(1), 0, 1)])
+        context = kv.context([Row(sequence_of(1), 0, 1)])
         out = context.attend(0, *[mx.ones((1, n, 32)) * x[0, 0] for n in (4, 2, 2)])
         if not step:
             mx.eval(out, kv.arrays)
