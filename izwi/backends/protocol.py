@@ -147,7 +147,10 @@ class Sampling(Protocol):
 
 
 class RecordedSteps(Protocol):
-    """Steps that a device has recorded and replays: an optional capability."""
+    """Steps that a device runs while the next one is planned: an optional capability.
+
+    CUDA records and replays them; MLX launches them as they are.
+    """
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Return whether the next entries of these rows can be drawn by recorded steps."""
@@ -217,8 +220,13 @@ class ArrayBackend(Backend, Protocol):
         """
         ...
 
+    @property
+    def page_copies(self) -> int:
+        """How often each page exists on the device, while steps are launched ahead."""
+        ...
+
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
-        """Return the bytes of one page.
+        """Return the bytes of one copy of a page.
 
         Raises:
             InvalidRequest: `kv_dtype` is unknown.
@@ -248,7 +256,7 @@ class ArrayBackend(Backend, Protocol):
     def record(
         self, model: Model, kv: Any, arena: Any, sampling: Any, config: EngineConfig
     ) -> RecordedSteps | None:
-        """Record the steps of a model that repeat; None if the device cannot.
+        """Record the steps of a model that repeat, or set up launching them; None if it cannot.
 
         Args:
             model: The model.

@@ -30,7 +30,7 @@ class StepNoise:
         first = codebook - codebook % _BLOCK
         if first not in self._blocks:
             seeds = [sequence.request.seed for sequence in self._sequences]
-            steps = [len(sequence.emitted) for sequence in self._sequences]
+            steps = [sequence.num_entries for sequence in self._sequences]
             block = np.arange(first, first + _BLOCK)
             self._blocks[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
         noise: npt.NDArray[np.float64] = self._blocks[first][codebook - first]

@@ -13,23 +13,25 @@ from izwi.backends.protocol import ArrayBackend
 from izwi.backends.torch.backend import torch_backend
 
 HAS_MLX = importlib.util.find_spec("mlx") is not None
+AHEAD = "mlx ahead"  # MLX that launches the next step before it awaits the last one
 
 
 @cache
 def _made(name: str, dtype: str) -> ArrayBackend:
-    if name == "mlx":
+    if name != "torch":
         from izwi.backends.mlx.backend import mlx_backend
 
-        return mlx_backend(dtype)
+        return mlx_backend(dtype, launches_ahead=name == AHEAD)
     return torch_backend("cpu", dtype)
 
 
 def backend_of(name: str, dtype: str = "float32") -> ArrayBackend:
     """A backend by name; skips where it is not installed."""
-    if name == "mlx" and not HAS_MLX:
+    if name != "torch" and not HAS_MLX:
         pytest.skip("mlx is not installed")
     return _made(name, dtype)
 
 
 each_backend: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx"])
+each_and_ahead: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx", AHEAD])
 needs_mlx = pytest.mark.skipif(not HAS_MLX, reason="mlx is not installed")

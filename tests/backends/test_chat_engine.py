@@ -25,7 +25,7 @@ from izwi.model import Row
 from izwi.request import Chunk, Request
 from izwi.sequence import Sequence
 from izwi_models.qwen3_chat.model import FAMILY
-from tests.backends.kinds import HAS_MLX, backend_of, each_backend
+from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples
 from tests.models.tiny_chat import write_tiny_chat
 
@@ -116,7 +116,7 @@ def test_answers_are_those_of_torch_alone_and_together(folder, expected, backend
     assert loop.run(*asks(loop.model)) == expected
 
 
-@each_backend
+@each_and_ahead
 def test_log_probabilities_are_returned(folder, backend) -> None:
     logprobs = []
     for name in ("torch", backend):
@@ -164,13 +164,13 @@ def test_a_known_prefix_is_found_and_changes_nothing(folder, expected, backend) 
 
 @examples(6)
 @given(seed=st.integers(0, 10_000), host_bytes=st.sampled_from([0, 1 << 14, 1 << 20]))
-@pytest.mark.parametrize("backend", ["mlx"] if HAS_MLX else ["torch"])
+@pytest.mark.parametrize("backend", ["mlx", AHEAD] if HAS_MLX else ["torch"])
 def test_whatever_happens_the_answers_are_the_same(
     folder, expected, backend, seed, host_bytes
 ) -> None:
     """Pauses, memory for a part of the requests, prompts in chunks, pages in lower tiers."""
     rng = random.Random(seed)
-    page_bytes = 2 * 3 * 2 * 16 * 4 * PAGE
+    page_bytes = 2 * 3 * 2 * 16 * 4 * PAGE * backend_of(backend).page_copies
     loop = Loop(
         folder,
         backend,
@@ -192,7 +192,7 @@ def test_whatever_happens_the_answers_are_the_same(
     assert loop.run() == expected
 
 
-@each_backend
+@each_and_ahead
 def test_a_row_that_fails_fails_alone(folder, expected, backend, monkeypatch) -> None:
     loop = Loop(folder, backend)
     embed, requests = loop.model.embed, asks(loop.model)

@@ -19,7 +19,7 @@ from izwi.inputs import AlignmentInput
 from izwi.request import Request
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
-from tests.backends.kinds import backend_of
+from tests.backends.kinds import AHEAD, backend_of
 from tests.models.kinds import KINDS, request_of
 from tests.models.test_lfm2_engine import turn
 from tests.models.test_lfm2_mixed import LIVELY, talk
@@ -108,7 +108,7 @@ def test_every_family_gives_what_it_gives_on_torch(kind: str, tmp_path: Path) ->
     folder = CASES[kind][1](tmp_path / "tiny")
     expected = outputs(kind, folder, "torch", at_once=3)
     assert sum(len(entries) for entries, _ in expected.values()) > 5
-    for backend, at_once in (("mlx", 3), ("mlx", 1), ("core", 3)):
+    for backend, at_once in (("mlx", 3), ("mlx", 1), (AHEAD, 3), ("core", 3)):
         found = outputs(kind, folder, backend, at_once)
         assert found.keys() == expected.keys()
         for name, (entries, samples) in expected.items():

@@ -9,7 +9,7 @@ import pytest
 
 from izwi.errors import InvalidRequest
 from izwi.layers import ConvSpec, KVSpec, StateSpec
-from tests.backends.kinds import backend_of, each_backend
+from tests.backends.kinds import backend_of, each_and_ahead
 
 PAGE = 4
 SPEC = KVSpec(2, 2, 8, 1e4)
@@ -26,7 +26,7 @@ def filled(backend: str, spec: KVSpec = SPEC, dtype: str = "float32") -> tuple[A
     return kv, numbers.view(np.uint8)
 
 
-@each_backend
+@each_and_ahead
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("spec", [SPEC, WITH_CONV], ids=["attention", "convolution"])
 def test_pages_come_back_bit_for_bit(backend: str, dtype: str, spec: KVSpec) -> None:
@@ -36,7 +36,7 @@ def test_pages_come_back_bit_for_bit(backend: str, dtype: str, spec: KVSpec) -> 
     assert np.array_equal(kv.read_pages(range(6)), data[[0, 1, 0, 3, 4, 3]])
 
 
-@each_backend
+@each_and_ahead
 def test_a_part_of_a_page_is_copied_and_the_rest_stays(backend: str) -> None:
     kv, data = filled(backend)
     kv.copy([(0, 3, 2), (3, 1, PAGE)])  # every source is read before any is written
@@ -49,7 +49,7 @@ def test_a_part_of_a_page_is_copied_and_the_rest_stays(backend: str) -> None:
     assert np.array_equal(after.view(np.uint32), expected.view(np.uint32))
 
 
-@each_backend
+@each_and_ahead
 def test_pages_of_another_size_are_refused(backend: str) -> None:
     kv, data = filled(backend)
     with pytest.raises(ValueError, match="bytes each"):
@@ -75,7 +75,7 @@ def read(made: Any, arena: Any, rows: list[int]) -> dict[str, Any]:
     return {name: made.ops.numpy(part).tolist() for name, part in arena.gather(rows).items()}
 
 
-@each_backend
+@each_and_ahead
 def test_rows_are_gathered_scattered_saved_and_restored(backend: str) -> None:
     made = backend_of(backend)
     arena = made.state_arena(STATE, 3)

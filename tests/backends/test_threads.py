@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi_models.qwen3_chat.model import FAMILY
-from tests.backends.kinds import backend_of, each_backend, needs_mlx
+from tests.backends.kinds import backend_of, each_and_ahead, each_backend, needs_mlx
 from tests.backends.test_chat_engine import asks
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
@@ -88,7 +88,7 @@ def test_a_model_is_loaded_while_another_runs(folders, backend) -> None:
     assert answers(_engine(loaded[-1], made), loaded[-1], "m") != expected
 
 
-@each_backend
+@each_and_ahead
 def test_a_step_leaves_nothing_to_compute(folders, backend) -> None:
     """What one thread leaves for later, another cannot compute: not even a part of a prompt."""
     made = backend_of(backend)

@@ -9,6 +9,7 @@ from unittest.mock import PropertyMock, patch
 from izwi.model import Row
 from izwi.runner.in_flight import InFlight
 from izwi.runner.runner import Drawn, Runner
+from tests.backends.kinds import AHEAD
 from tests.engine.world import Clock
 
 
@@ -104,3 +105,13 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
         patch.object(Runner, "codec_overlaps", PropertyMock(return_value=True)),
     ):
         yield counts
+
+
+@contextmanager
+def ahead_of(backend: str) -> Iterator[str]:
+    """Yield a backend that runs one step ahead: MLX by itself, torch in a simulation."""
+    if backend == "mlx":
+        yield AHEAD
+        return
+    with one_step_ahead():
+        yield backend

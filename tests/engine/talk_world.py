@@ -68,7 +68,8 @@ class TalkWorld:
     """An engine whose memory is as small as a test wants it."""
 
     def __init__(self, pages: int = 400, backend: str = "torch", **settings: Any):
-        config = EngineConfig(page_size=PAGE, kv_bytes=3 * pages * PAGE_BYTES)
+        pages *= 3 * backend_of(backend).page_copies  # of three models
+        config = EngineConfig(page_size=PAGE, kv_bytes=pages * PAGE_BYTES)
         self.clock = Clock()
         self.config = replace(config, **settings)
         speech, text = toys(backend)

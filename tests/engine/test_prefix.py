@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.request import EncodeInput
-from tests.backends.kinds import each_backend
+from tests.backends.kinds import each_and_ahead, each_backend
 from tests.engine.toy import ToyPrompt, toy_request
 from tests.engine.world import SPEECH, TEXT, World, alone, toys
 
@@ -68,7 +68,7 @@ def test_others_overtake_a_request_that_waits_for_a_prompt_in_flight() -> None:
     assert not world.logs["1"].entries
 
 
-@each_backend
+@each_and_ahead
 def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied(backend: str) -> None:
     world = World(backend=backend)
     _, text = toys(backend)

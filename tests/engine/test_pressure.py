@@ -15,7 +15,7 @@ from izwi.cache.pages import pages_for
 from izwi.request import Reason, Request
 from izwi.scheduler import deadline
 from tests.backends.kinds import needs_mlx
-from tests.engine.ahead import one_step_ahead
+from tests.engine.ahead import ahead_of
 from tests.engine.toy import toy_request
 from tests.engine.world import PAGE, World, alone
 from tests.examples import examples
@@ -141,13 +141,13 @@ def check_logs(
 ) -> None:
     """Live through a crowd's timelines, and compare with each request alone."""
     with (
-        one_step_ahead() if ahead else nullcontext(),
+        ahead_of(backend) if ahead else nullcontext(backend) as kind,
         # soon so far ahead that others take its place
         mock.patch.object(deadline, "FAR_S", far_s),
     ):
         world = World(
             pages_for(LONGEST + 1, PAGE) + spare_pages,
-            backend,
+            kind,
             max_wait_s=1e6,
             **settings,
         )

@@ -14,7 +14,7 @@ from izwi.backends.torch.ops import TorchOps
 from izwi.request import Reason, Request
 from izwi.tracks import END
 from tests.backends.kinds import each_backend, needs_mlx
-from tests.engine.ahead import one_step_ahead
+from tests.engine.ahead import ahead_of, one_step_ahead
 from tests.engine.talk_world import TALK, TalkWorld, alone, talk_of
 from tests.engine.toy import toy_request
 from tests.engine.toy_talk import (
@@ -76,14 +76,14 @@ def test_rows_of_both_tracks_run_in_one_step(ahead: bool, backend: str) -> None:
     neighbours = [toy_request(f"s{n}", 5 + n, n, 20) for n in range(2)]
     neighbours += [toy_request(f"t{n}", 5 + n, n, 20, model="text") for n in range(2)]
     expected = {r.request_id: alone(r, backend) for r in [*requests, *neighbours]}
-    talk_of(backend).tracks_drawn.clear()
-    with one_step_ahead() if ahead else nullcontext():
-        world = TalkWorld(max_running=5, backend=backend)
+    with ahead_of(backend) if ahead else nullcontext(backend) as kind:
+        talk_of(kind).tracks_drawn.clear()
+        world = TalkWorld(max_running=5, backend=kind)
         for request in [*requests, *neighbours]:
             world.submit(request)
         world.run()
     world.check_nothing_is_lost()
-    assert {TEXT, FRAMES} in talk_of(backend).tracks_drawn
+    assert {TEXT, FRAMES} in talk_of(kind).tracks_drawn
     for name, found in world.heard.items():
         same(found, expected[name])
 
@@ -193,8 +193,8 @@ def live_through(data: st.DataObject, backend: str) -> None:
         "disk_bytes": data.draw(st.sampled_from([0, 1 << 16])),
         "policy": data.draw(st.sampled_from(["deadline", "priority", "fcfs"])),
     }
-    with one_step_ahead() if data.draw(st.booleans()) else nullcontext():
-        world = TalkWorld(**config, backend=backend)
+    with ahead_of(backend) if data.draw(st.booleans()) else nullcontext(backend) as kind:
+        world = TalkWorld(**config, backend=kind)
         for request in requests:
             world.submit(request)
         for n in range(data.draw(st.integers(0, 25))):

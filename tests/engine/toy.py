@@ -18,7 +18,7 @@ from izwi.backends.torch.ops import TorchOps
 from izwi.capability import Capability
 from izwi.digests import digest_ints
 from izwi.layers import StateSpec
-from izwi.model import Pick, Row
+from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, Ops
 from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.tracks import Track
@@ -127,13 +127,16 @@ class ToyModel:
             if start < len(prompt.ids) + len(sequence.encoded) and sequence.encoded:
                 return None
             known = [(i, *[-1] * self.num_codebooks) for i in prompt.ids]
-            for k, frame in enumerate(sequence.emitted):
+            known += [(UNKNOWN,) * self.num_inputs] * len(sequence.encoded)  # none of these rows
+            in_flight = [(UNKNOWN,) * self.num_codebooks] * sequence.pending.entries
+            for k, frame in enumerate([*sequence.emitted, *in_flight]):
                 known.append((*frame, self._beside(sequence, k)))
             inputs += known[start:stop]
         return np.array(inputs)
 
     def embed_inputs(self, inputs: Any) -> Any:
         ops, total = self.ops, 0.0
+        self.num_tokens += inputs.shape[0]
         parts = [*(self.embedding[c] for c in range(self.num_codebooks)), self.text]
         for n, part in enumerate(parts):
             ids = inputs[:, n]

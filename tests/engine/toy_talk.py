@@ -17,7 +17,7 @@ from msgspec import Struct
 from izwi.backends.torch.ops import TorchOps
 from izwi.digests import digest_ints
 from izwi.layers import PagedAttention, ShortConv, StateSpec
-from izwi.model import Pick, Row
+from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, AttentionSpec, Ops
 from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
 from izwi.track_log import Entry, Progress
@@ -71,9 +71,11 @@ class SumCodec:
 
 
 class ToyTalk:
-    """Implements Model and ChoosesTracks."""
+    """Implements Model, ChoosesTracks and RecordableTracks."""
 
     max_positions = 512
+    num_inputs = 1 + CODEBOOKS
+    entry_columns = (0, 1)
     layers = (
         ShortConv(WIDTH, 3),
         PagedAttention(2, 8, 1e4),
@@ -145,6 +147,27 @@ class ToyTalk:
             ],
             0,
         )
+
+    def inputs(self, rows: Sequence[Row]) -> Any:
+        """A token or a frame for each position, -1 elsewhere."""
+        self.tracks_drawn.append({row.sequence.tracks.next for row in rows if row.emits})
+        inputs = []
+        for sequence, start, stop in rows:
+            known = [
+                (*ids, *[UNKNOWN] * CODEBOOKS) if track == TEXT else (UNKNOWN, *ids)
+                for track, ids in self._logged(sequence)
+            ]
+            known += [(UNKNOWN,) * self.num_inputs] * sequence.pending.entries
+            inputs += known[start:stop]
+        return np.array(inputs)
+
+    def embed_inputs(self, inputs: Any) -> Any:
+        ops, x = self.ops, 0.0
+        for column, table in enumerate([self.words, *self.codes]):
+            ids = inputs[:, column]
+            looked_up = ops.take(table, ops.clip(ids, 0, None))
+            x = x + ops.where((ids >= 0)[:, None], looked_up, 0.0)
+        return x
 
     # -- a step ------------------------------------------------------------------------------
     def run(self, x: Any, context: Any) -> Any:

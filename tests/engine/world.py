@@ -65,7 +65,8 @@ class World:
 
     def __init__(self, pages: int = 400, backend: str = "torch", **settings: object):
         bytes_per_position = 2 * 2 * 2 * 8 * 4  # k and v, layers, heads, width, float32
-        config = EngineConfig(page_size=PAGE, kv_bytes=2 * pages * PAGE * bytes_per_position)
+        pages *= 2 * backend_of(backend).page_copies  # of two models
+        config = EngineConfig(page_size=PAGE, kv_bytes=pages * PAGE * bytes_per_position)
         self.clock = Clock()
         self.config = replace(config, **settings)  # type: ignore[arg-type]
         speech, text = toys(backend)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -21,11 +22,24 @@ from izwi.sequence import Sequence as RequestSequence
 Float32 = npt.NDArray[np.float32]
 
 
+class DrawnAhead(NamedTuple):
+    """Entries of a step in flight, whose ids only the device has.
+
+    Attributes:
+        rows: Rows whose last entries they are.
+        ids: (rows,) int64, their ids in codebook 0.
+    """
+
+    rows: list[int]
+    ids: mx.array
+
+
 def adjusted(
     logits: mx.array,
     sequences: Sequence[RequestSequence],
     track: int,
     suppressed: npt.NDArray[np.bool_] | None,
+    ahead: Sequence[DrawnAhead] = (),
 ) -> mx.array:
     """Apply bias, penalties, grammars and min_p to logits of codebook 0.
 
@@ -34,6 +48,8 @@ def adjusted(
         sequences: The sequence of each row.
         track: Track of the entries.
         suppressed: (vocabulary,) ids that are never drawn, so that min_p ignores them.
+        ahead: Entries of the track that are not emitted yet. Only the repetition penalty counts
+            them; rows with others are not launched before (`Request.reads_log`).
     """
     params = [params.sampling for params in params_of(sequences, track)]
     asking = adjusted_rows(sequences, track)
@@ -43,6 +59,9 @@ def adjusted(
     penalty = _penalties(sequences, params, track, shape)
     if penalty is not None:
         by = mx.array(penalty)
+        for rows, ids in ahead:
+            own = np.array([params[row].repetition_penalty for row in rows], dtype=np.float32)
+            by[mx.array(rows), ids] = mx.array(own)
         logits = mx.where(logits > 0, logits / by, logits * by)
     if not asking:
         return logits

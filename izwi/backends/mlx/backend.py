@@ -9,11 +9,13 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 
 from izwi.allocator import keep_freed
 from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
+from izwi.backends.mlx.launched import LaunchedSteps, can_launch
 from izwi.backends.mlx.ops import DTYPES, MlxOps
 from izwi.backends.mlx.paged_decode import metal_kernel
 from izwi.backends.mlx.sampler import MlxSampling
@@ -22,7 +24,7 @@ from izwi.backends.mlx.weights import load_weights
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.layers import KVSpec, StateSpec
-from izwi.model import Model
+from izwi.model import Model, RecordableModel
 from izwi.runner.budget import free_host_kv_bytes
 from izwi.tracks import Track
 
@@ -36,8 +38,14 @@ class MlxBackend:
 
     pads_encoders = False  # one device runs one piece after the other as fast
 
-    def __init__(self, ops: MlxOps):
-        self.ops = ops
+    def __init__(self, ops: MlxOps, *, launches_ahead: bool = False):
+        """Bind the default device.
+
+        Args:
+            ops: The operations.
+            launches_ahead: Whether steps are launched without waiting for their results.
+        """
+        self.ops, self.launches_ahead = ops, launches_ahead
         self._is_gpu = mx.default_device().type == mx.gpu
         self._kept: weakref.WeakSet[MlxPagedKV | MlxStateArena] = weakref.WeakSet()
 
@@ -69,9 +77,13 @@ class MlxBackend:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """At the end, compute writes that were not read yet, as of a prompt without an entry."""
+        """At the end, compute writes that were not read yet, as of a prompt without an entry.
+
+        With steps in flight they are only handed to the device, which runs them in order.
+        """
         yield
-        mx.eval([kept.arrays for kept in self._kept])
+        evaluate = mx.async_eval if self.launches_ahead else mx.eval
+        evaluate([kept.arrays for kept in self._kept])
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -99,6 +111,11 @@ class MlxBackend:
         free = int(_DEVICE_SHARE * (most - mx.get_active_memory()))
         return max(0, min(free, 4 * free_host_kv_bytes()))
 
+    @property
+    def page_copies(self) -> int:
+        """Two with steps launched ahead, which use them in turn; see `izwi.backends.mlx.kv`."""
+        return 2 if self.launches_ahead else 1
+
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
         """Return the bytes of one page. Raises InvalidRequest if `kv_dtype` is not "auto"."""
         return page_bytes(spec, page_size, self.ops.dtype, kv_dtype)
@@ -113,7 +130,9 @@ class MlxBackend:
 
     def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> MlxStateArena:
         """Allocate rows of state."""
-        arena = MlxStateArena(specs, num_rows, self.ops.dtype)
+        device = mx.default_device()
+        stream = mx.new_thread_unsafe_stream(device) if self.launches_ahead else None
+        arena = MlxStateArena(specs, num_rows, self.ops.dtype, stream)
         self._kept.add(arena)
         return arena
 
@@ -129,14 +148,20 @@ class MlxBackend:
 
     def record(
         self,
-        model: Model,  # noqa: ARG002
-        kv: MlxPagedKV,  # noqa: ARG002
-        arena: MlxStateArena,  # noqa: ARG002
-        sampling: MlxSampling,  # noqa: ARG002
+        model: Model,
+        kv: MlxPagedKV,
+        arena: MlxStateArena,
+        sampling: MlxSampling,
         config: EngineConfig,  # noqa: ARG002
-    ) -> None:
-        """Return None: a step is one lazy graph, and is not recorded."""
-        return
+    ) -> LaunchedSteps | None:
+        """Return what launches a model's steps; None if each waits for the results of the last.
+
+        Nothing is recorded: each step is one new lazy graph.
+        """
+        if not self.launches_ahead or not can_launch(model):
+            return None
+        kv.duplicate()
+        return LaunchedSteps(cast(RecordableModel, model), kv, arena, sampling)
 
 
 _thread = threading.local()
@@ -149,13 +174,21 @@ def use_shared_stream() -> None:
     mx.set_default_stream(_thread.stream)
 
 
-def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "auto") -> MlxBackend:
+def mlx_backend(
+    dtype: str = "auto",
+    weights: str = "auto",
+    attention: str = "auto",
+    *,
+    launches_ahead: bool | None = None,
+) -> MlxBackend:
     """Bind MLX to its default device.
 
     Args:
         dtype: A key of DTYPES, or "auto": bfloat16 on a GPU, float32 on a CPU.
         weights: Dtype of the decoders' weights: "auto" (as `dtype`), "int8" or "int4".
         attention: Must be "auto".
+        launches_ahead: Whether the next step is launched before the host knows what the last one
+            drew. None: on a GPU.
 
     Raises:
         InvalidRequest: The dtype, `weights` or `attention` is unknown or not available.
@@ -178,4 +211,6 @@ def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "au
     use_shared_stream()
     if mx.default_device().type == mx.cpu:
         keep_freed()  # a GPU's arrays have an allocator of MLX's own, which keeps them
-    return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]))
+    if launches_ahead is None:
+        launches_ahead = mx.default_device().type == mx.gpu
+    return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]), launches_ahead=launches_ahead)

@@ -3,6 +3,11 @@
 MLX's arrays are immutable. Writing creates a new array, in the same memory if nothing else refers
 to the old one, so only the newest arrays are kept. Each step evaluates `arrays`; otherwise a page
 that only a later step reads would be computed then.
+
+A step in flight refers to the arrays that it reads until the device has run it, so writing for the
+next step would copy all pages. For steps that are launched ahead, each page therefore exists twice
+(`MlxPagedKV.duplicate`). Steps use the two copies in turn, and each first repeats the writes that
+its copy lacks.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ from izwi.ops.protocol import AttentionSpec
 
 # One row for each page: the exact bits of its contents.
 PageBytes = npt.NDArray[np.uint8]
+# Planes, by their index in `MlxPagedKV`.
+KEYS, VALUES, TRAILERS = range(3)
 
 
 class Plane(NamedTuple):
@@ -53,6 +60,22 @@ def page_bytes(spec: KVSpec, page_size: int, dtype: mx.Dtype, kv_dtype: str) -> 
     trailer = conv.num_layers * conv.width * conv.channels if conv else 0
     slots = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * page_size
     return int((slots + trailer) * dtype.size)
+
+
+class _Write(NamedTuple):
+    """A write that one copy of the pages still lacks.
+
+    Attributes:
+        plane: Index of the plane.
+        layer: Index of the layer in it.
+        slots: (n,) slots, or columns of the trailers.
+        values: (n, ...) what was written there.
+    """
+
+    plane: int
+    layer: int
+    slots: mx.array
+    values: mx.array
 
 
 class MlxPagedKV:
@@ -90,14 +113,49 @@ class MlxPagedKV:
             self._planes.append(Plane(self.trailers, spec.conv.width))
         mx.eval(self.arrays)
         self.decoder = decoder_of(kernel, spec, page_size, dtype) if kernel else None
+        self._other: list[list[mx.array]] = []  # layers of each plane in the other copy
+        self._lacking: list[_Write] = []  # writes that the other copy lacks, in order
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All arrays, including writes that are not evaluated yet."""
+        """Arrays of the current copy, including writes that are not evaluated yet."""
         return [array for plane in self._planes for array in plane.layers]
+
+    def duplicate(self) -> None:
+        """Keep each page twice, so that a step can be launched while another one is in flight.
+
+        Call it before anything is written.
+        """
+        self._other = [[mx.zeros_like(array) for array in plane.layers] for plane in self._planes]
+        mx.eval(self._other)
+
+    def write(self, plane: int, layer: int, slots: mx.array, values: mx.array) -> None:
+        """Write slots of a layer.
+
+        Args:
+            plane: KEYS, VALUES or TRAILERS.
+            layer: Index among the layers that have such a plane.
+            slots: (n,) slots, or columns of the trailers.
+            values: (n, ...) what to write.
+        """
+        self._planes[plane].layers[layer][slots] = values
+        if self._other:
+            self._lacking.append(_Write(plane, layer, slots, values))
+
+    def _take_turns(self) -> None:
+        """Write to the other copy from now on: a step in flight may read the current one."""
+        if not self._other:
+            return
+        for number, plane in enumerate(self._planes):
+            current, self._other[number] = self._other[number], list(plane.layers)
+            plane.layers[:] = current
+        lacking, self._lacking = self._lacking, []
+        for write in lacking:
+            self._planes[write.plane].layers[write.layer][write.slots] = write.values
 
     def context(self, rows: Sequence[Row]) -> MlxPagedContext:
         """Return the attention of packed rows, each over its own pages."""
+        self._take_turns()
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
         tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
@@ -115,9 +173,13 @@ class MlxPagedKV:
             mx.array((pages[:, None] * self.page_size + in_page)[wanted])
             for pages in (sources, targets)
         )
-        for plane in self._planes:
-            for layer in range(len(plane.layers)):
-                plane.layers[layer][written] = mx.take(plane.layers[layer], read, axis=0)
+        taken = [[mx.take(array, read, axis=0) for array in plane.layers] for plane in self._planes]
+        # waits for a step in flight, too: what still reads an array makes writing to it a copy of
+        # all pages
+        mx.eval(taken)
+        for number, layers in enumerate(taken):
+            for layer, values in enumerate(layers):
+                self.write(number, layer, written, values)
         mx.eval(self.arrays)
 
     def read_pages(self, pages: Sequence[int]) -> PageBytes:
@@ -141,14 +203,15 @@ class MlxPagedKV:
                 f"{len(pages)} pages take {self.page_bytes} bytes each, got {data.shape} "
                 f"{data.dtype}"
             )
+        self._take_turns()
         start = 0
-        for plane in self._planes:
+        for number, plane in enumerate(self._planes):
             index = mx.array(_slots_of(pages, plane.slots))
             for layer in range(len(plane.layers)):
                 shape, dtype = plane.layers[layer].shape[1:], plane.layers[layer].dtype
                 stop = start + plane.slots * int(np.prod(shape)) * dtype.size
                 part = mx.array(np.ascontiguousarray(data[:, start:stop]))
-                plane.layers[layer][index] = mx.view(part, dtype).reshape(-1, *shape)
+                self.write(number, layer, index, mx.view(part, dtype).reshape(-1, *shape))
                 start = stop
         mx.eval(self.arrays)
 
@@ -226,8 +289,8 @@ class MlxPagedContext:
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         kv = self._kv
-        kv.keys[layer][self._written] = k
-        kv.values[layer][self._written] = v
+        kv.write(KEYS, layer, self._written, k)
+        kv.write(VALUES, layer, self._written, v)
         if self._places is None:
             return self._attend_group(0, layer, q[:, None])[:, 0]
         outputs = []
@@ -265,9 +328,8 @@ class MlxPagedContext:
         plane = self._kv.trailers
         history = mx.take(plane[layer], mx.array(self._conv.history), axis=0)
         known = mx.concatenate([history, x], axis=0)
-        plane[layer][mx.array(self._conv.columns)] = mx.take(
-            x, mx.array(self._conv.written), axis=0
-        )
+        written = mx.take(x, mx.array(self._conv.written), axis=0)
+        self._kv.write(TRAILERS, layer, mx.array(self._conv.columns), written)
         return [mx.take(known, mx.array(source), axis=0) for source in self._conv.sources]
 
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from izwi.backends.mlx.adjust import adjusted
+from izwi.backends.mlx.adjust import DrawnAhead, adjusted
 from izwi.model import Pick
 from izwi.request import SamplingParams
 from izwi.runner.emitted import is_greedy, params_of
@@ -40,9 +40,20 @@ class MlxSampling:
         self._tracks, self.precision = tracks, precision
         self._never: dict[tuple[int, tuple[int, ...], bool], npt.NDArray[np.bool_]] = {}
 
-    def of(self, sequences: Sequence[RequestSequence], track: int = 0) -> MlxSampler:
-        """Prepare a step's draws on a track."""
-        return MlxSampler(sequences, self, track)
+    def of(
+        self,
+        sequences: Sequence[RequestSequence],
+        track: int = 0,
+        ahead: Sequence[DrawnAhead] = (),
+    ) -> MlxSampler:
+        """Prepare a step's draws on a track.
+
+        Args:
+            sequences: The sequence of each row.
+            track: The track.
+            ahead: Entries of this track that the host does not know yet.
+        """
+        return MlxSampler(sequences, self, track, ahead)
 
     def suppressed(self, track: int) -> npt.NDArray[np.bool_] | None:
         """Return the ids of codebook 0 that are never drawn, (vocabulary,)."""
@@ -74,8 +85,15 @@ class MlxSampling:
 class MlxSampler:
     """Draws for the emitting rows of one step. Implements `izwi.backends.protocol.StepSampler`."""
 
-    def __init__(self, sequences: Sequence[RequestSequence], sampling: MlxSampling, track: int):
+    def __init__(
+        self,
+        sequences: Sequence[RequestSequence],
+        sampling: MlxSampling,
+        track: int,
+        ahead: Sequence[DrawnAhead],
+    ):
         self._sequences, self._sampling, self._track = sequences, sampling, track
+        self._ahead = ahead
         self._params = params_of(sequences, track)
         self._noise, self._asked = StepNoise(sequences), AskedLogprobs(sequences)
         self._logprobs: mx.array | None = None
@@ -84,6 +102,11 @@ class MlxSampler:
     def pick(self) -> Pick:
         """Draw ids: logits (rows, vocabulary), codebook -> ids (rows,). Models call this."""
         return self._pick
+
+    @property
+    def reported(self) -> mx.array | None:
+        """What `logprobs` copies to the host; None before the draw, or if no row requests it."""
+        return self._logprobs
 
     def logprobs(self) -> dict[int, Logprobs]:
         """Return the log probability (natural) of the id drawn in codebook 0, by row."""
@@ -115,12 +138,12 @@ class MlxSampler:
     def process(self, logits: mx.array) -> mx.array:
         """Apply adjustments, repetition penalty, minimum length and suppression."""
         suppressed = self._sampling.suppressed(self._track)
-        logits = adjusted(logits, self._sequences, self._track, suppressed)
+        logits = adjusted(logits, self._sequences, self._track, suppressed, self._ahead)
         masks = [
             self._sampling.never(
                 self._track,
                 params.stop_ids,
-                may_stop=len(sequence.emitted) >= params.min_entries,
+                may_stop=sequence.num_entries >= params.min_entries,
             )
             for sequence, params in zip(self._sequences, self._params, strict=True)
         ]

@@ -104,6 +104,11 @@ class TorchBackend:
         free, _ = torch.cuda.mem_get_info(self.ops.device)
         return int(free * DEVICE_SHARE)
 
+    @property
+    def page_copies(self) -> int:
+        """One: recorded steps write in place."""
+        return 1
+
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
         """Return the size of one page in bytes. Raises InvalidRequest: `kv_dtype` is unknown."""
         return bytes_per_page(spec, page_size, self.ops.dtype, kv_dtype)

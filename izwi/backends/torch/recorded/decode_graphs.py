@@ -327,7 +327,9 @@ class DecodeGraphs:
                 hidden = self._hidden(batch, max_keys)
                 return self._drawn(batch, hidden, variant, 0) if variant.draws else hidden
 
+            before = self._last.clone()
             batch.graphs[variant] = self._recorder.capture(run)
+            self._last.copy_(before)  # the capture has overwritten the input of the first replay
         return batch.graphs[variant]
 
     def _draw_graph(self, batch: _Batch, variant: Variant, like: Tensor) -> tuple[Recorded, Tensor]:
