@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from izwi.errors import InvalidRequest
@@ -11,6 +12,18 @@ KV_DTYPES = ("auto", "int8", "fp8")
 ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
 WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
 _MAY_BE_ZERO = ("kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
+
+
+def require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    """Check a setting.
+
+    Raises:
+        InvalidRequest: `value` is none of `choices`.
+    """
+    if value not in choices:
+        raise InvalidRequest(
+            f"{name} must be one of {', '.join(choices)}, got {value!r}", param=name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +94,5 @@ class EngineConfig:
                 param="max_step_tokens",
             )
         for name in filter(None, (self.policy, self.shadow_policy)):
-            if name not in POLICIES:
-                raise InvalidRequest(
-                    f"policy must be one of {', '.join(POLICIES)}, got {name!r}", param="policy"
-                )
-        if self.kv_dtype not in KV_DTYPES:
-            raise InvalidRequest(
-                f"kv_dtype must be one of {', '.join(KV_DTYPES)}, got {self.kv_dtype!r}",
-                param="kv_dtype",
-            )
+            require_one_of("policy", name, POLICIES)
+        require_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)

@@ -34,8 +34,8 @@ os.environ["IZWI_SERVER"] = "none"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` looks forty times harder
-settings.register_profile("test", max_examples=50, deadline=None)
+# `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` tries 67 times as many examples
+settings.register_profile("test", max_examples=30, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 

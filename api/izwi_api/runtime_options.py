@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from izwi.config import ATTENTIONS, WEIGHTS, require_one_of
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
@@ -13,6 +15,10 @@ class RuntimeOptions:
         offline: Never ask the hub for a checkpoint.
         weights: Format of the decoders' weights: "auto", "int8", "fp8" or "int4".
         attention: Attention of the decoders: "auto", "torch" or "triton".
+
+    Raises:
+        InvalidRequest: The name of a format or of an attention is unknown. Whether the device has
+            it is checked when the backend is opened.
     """
 
     device: str = "auto"
@@ -20,3 +26,7 @@ class RuntimeOptions:
     offline: bool = False
     weights: str = "auto"
     attention: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_one_of("weights", self.weights, WEIGHTS)
+        require_one_of("attention", self.attention, ATTENTIONS)

@@ -171,7 +171,14 @@ def test_text_may_be_answered_with_audio_and_audio_with_text(create, question):
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == ANSWER
 
 
-@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "aac"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wav",
+        "mp3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("flac", "opus", "aac")),
+    ],
+)
 def test_the_file_has_the_format_that_was_asked_for(create, name):
     ask = {**ALOUD, "audio": {"voice": "alloy", "format": name}}
     data = base64.b64decode(

@@ -97,7 +97,7 @@ def tiny(tmp_path_factory):
         yield client
 
 
-@pytest.mark.parametrize("language", ["", "de"])
+@pytest.mark.parametrize("language", ["", pytest.param("de", marks=pytest.mark.slow)])
 def test_a_real_model_in_a_real_engine(tiny, language):
     pcm = to_s16le(waveform(3.2).astype(np.float32))
     content = wav_header(16_000, len(pcm)) + pcm

@@ -93,6 +93,7 @@ def test_a_source_may_have_a_name_before_it(tmp_path):
     assert named(f"org/mine={folder}") == ("org/mine", folder)
 
 
+@pytest.mark.slow  # openai-python's tests use such names, too
 def test_a_server_speaks_under_the_names_that_it_was_given(tmp_path):
     with served(
         tmp_path,

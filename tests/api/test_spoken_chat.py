@@ -79,7 +79,14 @@ def test_an_answer_aloud(create):
     assert answer.usage.prompt_tokens > 10
 
 
-@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "aac"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wav",
+        "mp3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("flac", "opus", "aac")),
+    ],
+)
 def test_the_file_has_the_format_that_was_asked_for(create, name):
     whole = create(messages=[user(TEXT)], audio={"voice": "any", "format": name}, **ALOUD)
     data = base64.b64decode(whole.choices[0].message.audio.data)

@@ -245,7 +245,7 @@ def test_states_are_written_in_place_though_the_chunk_before_has_read_them() -> 
     mx.reset_peak_memory()
     before = mx.get_active_memory()
     for n in range(4):
-        with arena.beside():
+        with arena.side_stream():
             state = {"x": arena.gather(rows)["x"] + n}
         arena.scatter(rows, state)
         mx.eval(state["x"])
@@ -287,7 +287,7 @@ def test_work_ends_without_waiting_for_the_device_and_the_codec_has_its_own_stre
         made: Any = backend_of(name)
         arena: Any = made.state_arena({"x": StateSpec((1,))}, 1)
         usual = mx.default_stream(mx.default_device())
-        with arena.beside():
+        with arena.side_stream():
             assert (mx.default_stream(mx.default_device()) != usual) == (name == AHEAD)
     with patch.object(mx, "eval", side_effect=AssertionError("it waits")), made.running():
         pass

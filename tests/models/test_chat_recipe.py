@@ -172,6 +172,7 @@ def test_ids_equal_those_of_the_chat_template():
         assert encode(dialogue, system).ids.tolist() == ids
 
 
+@pytest.mark.slow
 def test_training_fits_a_batch_and_resumes_from_its_checkpoint(tmp_path):
     torch.manual_seed(0)
     draw = Draw(random.Random(1))

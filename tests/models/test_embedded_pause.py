@@ -55,7 +55,11 @@ class World:
             self.now_s += 0.02
 
 
-@pytest.mark.parametrize("host_bytes", [0, 1 << 28], ids=["rebuilt from the log", "kept in a tier"])
+@pytest.mark.parametrize(
+    "host_bytes",
+    [0, pytest.param(1 << 28, marks=pytest.mark.slow)],
+    ids=["rebuilt from the log", "kept in a tier"],
+)
 def test_a_pause_of_ten_minutes_changes_no_audio(registry: Registry, host_bytes: int) -> None:
     text = "The train leaves at seven in the morning."
     whole = World(registry, host_bytes)

@@ -83,7 +83,10 @@ def given(chunks):
     )
 
 
-@pytest.mark.parametrize("num_delivered", [0, 1, 3])
+@pytest.mark.parametrize(
+    "num_delivered",
+    [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(3, marks=pytest.mark.slow)],
+)
 async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_delivered):
     backend = torch_backend("cpu", "float32")
     registry = Registry(backend)

@@ -71,6 +71,7 @@ def test_sessions_of_an_api_server_without_supervisor_close_with_1012(tmp_path):
         assert [end_of(socket) for socket in sockets] == [1012, 1012]
 
 
+@pytest.mark.slow
 def test_the_second_signal_closes_with_1012(tmp_path):
     with served(tmp_path, *ASR, "--drain-s", "120") as server, ExitStack() as stack:
         sockets = [stack.enter_context(opened(server, path)) for path in (STREAM, REALTIME)]

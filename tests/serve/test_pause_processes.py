@@ -123,7 +123,10 @@ async def beside(engine: EngineProcess, folder: Path) -> AsyncIterator[RemoteEng
     engine.control.send(ApiServerGone(name))
 
 
-@pytest.fixture(params=["one process", "two processes"])
+# tests/engine pauses in one process, too
+@pytest.fixture(
+    params=[pytest.param("one process", marks=pytest.mark.slow), "two processes"],
+)
 def opened(request, tmp_path):
     """A client of an engine in this process, or in another."""
     if request.param == "one process":

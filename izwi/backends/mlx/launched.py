@@ -180,7 +180,7 @@ class LaunchedSteps:
             begun.update((place, partial(_samples, audio, n)) for n, place in enumerate(places))
         return [begun[place] for place in range(len(chunks))]
 
-    def hear(self, codes: mx.array, row: int) -> None:
+    def advance_codec(self, codes: mx.array, row: int) -> None:
         """Decode frames, (frames, codebooks), only to advance the codec state."""
         self._decoded(codes[None], [row])
 

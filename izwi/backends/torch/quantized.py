@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from izwi.config import WEIGHTS
+from izwi.config import WEIGHTS, require_one_of
 from izwi.errors import InvalidRequest
 
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -147,10 +147,7 @@ def quantized_dtype(weights: str, device: torch.device) -> torch.dtype | None:
     Raises:
         InvalidRequest: `weights` is unknown, or the device does not support it.
     """
-    if weights not in WEIGHTS:
-        raise InvalidRequest(
-            f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}", param="weights"
-        )
+    require_one_of("weights", weights, WEIGHTS)
     if weights == "fp8" and not _has_fp8(device):
         raise InvalidRequest("weights 'fp8' are not available on this device", param="weights")
     kinds = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": FOUR_BITS}

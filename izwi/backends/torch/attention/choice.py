@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from izwi.config import ATTENTIONS
+from izwi.config import ATTENTIONS, require_one_of
 from izwi.errors import InvalidRequest
 
 
@@ -18,11 +18,7 @@ def choose(attention: str, there: Sequence[str]) -> str:
     Raises:
         InvalidRequest: `attention` is unknown, or not available.
     """
-    if attention not in ATTENTIONS:
-        raise InvalidRequest(
-            f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}",
-            param="attention",
-        )
+    require_one_of("attention", attention, ATTENTIONS)
     if attention == "auto":
         return there[0]
     if attention not in there:
