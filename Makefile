@@ -7,17 +7,21 @@ ARGS ?=
 # Tests start hundreds of processes. Without bytecode on disk each would compile izwi again, which takes up to a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
+.PHONY: serve test collected nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-# The checks use one core each, so two run at a time.
+# The checks use one core each, so two run at a time. Collecting all tests first writes their bytecode
+# once; each worker would make it for itself.
 test: $(VENV)/.dev
-	$(MAKE) --jobs 2 check wheel
+	$(MAKE) --jobs 2 check wheel collected
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
+
+collected: $(VENV)/.dev
+	$(BIN)/python -m pytest --collect-only --quiet --quiet
 
 # Run all checks except the tests.
 check: lint types arch

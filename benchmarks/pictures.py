@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from benchmarks.measure import RESULTS
-
-# the same run gives the same file, byte for byte
-mpl.rcParams["svg.hashsalt"] = "izwi"
 
 
 class Curve(NamedTuple):
@@ -37,6 +32,11 @@ class Panel(NamedTuple):
 
 def draw(name: str, title: str, panels: Sequence[Panel]) -> Path:
     """Draw panels side by side into results/NAME.svg."""
+    import matplotlib as mpl  # takes a second, and most who import this draw nothing
+    from matplotlib.figure import Figure
+
+    # the same run gives the same file, byte for byte
+    mpl.rcParams["svg.hashsalt"] = "izwi"
     figure = Figure(figsize=(5.4 * len(panels), 4.2), layout="constrained")
     figure.suptitle(title, fontsize=11)
     for place, panel in enumerate(panels):

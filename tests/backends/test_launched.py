@@ -298,11 +298,11 @@ def test_half_of_the_pages_fit_because_each_exists_twice() -> None:
     assert plain.engine.load["toy"]["pages"] == ahead.engine.load["toy"]["pages"] == 40
     assert ahead.config.kv_bytes == 2 * plain.config.kv_bytes
     runners: Any = [w.engine._workers["toy"].runner for w in (plain, ahead)]
-    assert [runner.works_beside for runner in runners] == [False, True]
+    assert [runner.codec_overlaps for runner in runners] == [False, True]
     assert [len(runner._kv._other) for runner in runners] == [0, 2]
     runner = World(pages=40, backend=AHEAD, graphs=False).engine._workers["toy"].runner
     assert runner.num_pages == 80
-    assert not runner.works_beside
+    assert not runner.codec_overlaps
 
 
 def test_on_a_cpu_steps_wait_for_each_other_unless_asked() -> None:

@@ -125,7 +125,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_arrays_of_a_cpu_take_memory_that_earlier_ones_left() -> None:
     done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, check=True)
     pages_of_one = (4 << 21) // 4096
-    assert int(done.stdout) < pages_of_one
+    assert int(done.stdout) < 4 * pages_of_one  # of 80 arrays
 
 
 def _engine(model: Any, backend: Any) -> Engine:

@@ -62,7 +62,12 @@ class World:
 
 @pytest.mark.parametrize(
     ("name", "host_bytes"),
-    [*((name, 0) for name in KINDS), pytest.param("tts", 1 << 24, marks=pytest.mark.slow)],
+    # cloning speaks as tts does
+    [
+        *((name, 0) for name in KINDS if name != "tts"),
+        pytest.param("tts", 0, marks=pytest.mark.slow),
+        pytest.param("tts", 1 << 24, marks=pytest.mark.slow),
+    ],
 )
 def test_a_pause_changes_neither_entries_nor_audio(
     tmp_path: Path, name: str, host_bytes: int

@@ -88,7 +88,11 @@ def bag(text: str) -> list[str]:
     return "".join(c if c.isalpha() or c == "'" else " " for c in text.lower()).split()
 
 
-@pytest.mark.parametrize("mode", list(TextMode))
+@pytest.mark.parametrize(
+    "mode",
+    [TextMode.STREAMING, pytest.param(TextMode.FULL, marks=pytest.mark.slow)],
+    ids=["streaming", "full"],
+)
 async def test_what_is_said_is_what_is_heard(world: World, mode: TextMode) -> None:
     missed = total = 0
     for seed, text in enumerate(SENTENCES):

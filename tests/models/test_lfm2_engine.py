@@ -117,24 +117,23 @@ class GivenAudio:
     "settings_",
     [pytest.param({}, marks=pytest.mark.slow), {"max_step_tokens": 11, "max_running": 3}],
 )
-def test_the_engine_draws_the_references_entries(tmp_path, settings_):
+@pytest.mark.parametrize("is_loud", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_engine_draws_the_references_entries(tmp_path, settings_, is_loud):
     """Both kinds of generation of every golden at once, prompts in chunks among decodes."""
-    for is_loud in (True, False):
-        cases = [(n, case) for n, case in enumerate(CASES) if case["is_loud"] is is_loud]
-        for seed in {case["seed"] for _, case in cases}:
-            loudness = LOUD if is_loud else CALM
-            folder = write_tiny_lfm2_audio(tmp_path / str(seed), seed, loudness=loudness)
-            model: Any = FAMILY.load(folder, BACKEND)
-            model._encoder = GivenAudio()
-            config = replace_config(CONFIG, **settings_)
-            engine = Engine({"s2s": model}, BACKEND, config)
-            same = [(n, case) for n, case in cases if case["seed"] == seed]
-            requests = [golden_request(n, case, mode) for n, case in same for mode in Mode]
-            given_ = run(engine, requests, (0, 5))
-            for n, case in same:
-                for mode in Mode:
-                    expected = [tuple(ids) for ids in case["runs"][mode.value]["entries"]]
-                    assert given_[f"{n} {mode.value}"].entries == expected
+    cases = [(n, case) for n, case in enumerate(CASES) if case["is_loud"] is is_loud]
+    for seed in {case["seed"] for _, case in cases}:
+        loudness = LOUD if is_loud else CALM
+        folder = write_tiny_lfm2_audio(tmp_path / str(seed), seed, loudness=loudness)
+        model: Any = FAMILY.load(folder, BACKEND)
+        model._encoder = GivenAudio()
+        engine = Engine({"s2s": model}, BACKEND, replace_config(CONFIG, **settings_))
+        same = [(n, case) for n, case in cases if case["seed"] == seed]
+        requests = [golden_request(n, case, mode) for n, case in same for mode in Mode]
+        given_ = run(engine, requests, (0, 5))
+        for n, case in same:
+            for mode in Mode:
+                expected = [tuple(ids) for ids in case["runs"][mode.value]["entries"]]
+                assert given_[f"{n} {mode.value}"].entries == expected
 
 
 def golden_request(n: int, case: dict[str, Any], mode: Mode) -> Request:

@@ -80,6 +80,7 @@ def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
         np.testing.assert_allclose(found[name].audio, given.audio, rtol=0, atol=1e-5)
 
 
+@CALM_AT_NIGHT
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_recorded_steps_say_what_plain_ones_say(
     folder: Path, plain: dict[str, Given], seed: int

@@ -28,7 +28,7 @@ from tests.models.tiny_tts import write_tiny_tts
 TEXT = "She put the book on the table near the window."
 SPEAKER, LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
 # the layers' four products and the heads; mean cosine of logits against the full weights
-KINDS = [("int8", 0.999), ("fp8", 0.99), ("int4", 0.92)]
+KINDS = [("int8", 0.998), ("fp8", 0.99), ("int4", 0.92)]
 
 
 @torch.inference_mode()

@@ -77,7 +77,14 @@ def decode(model: Qwen3TTS, codes: np.ndarray) -> np.ndarray:
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# voice_design differs in its prompt only
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind == "custom_voice" else kind
+        for kind in KINDS
+    ],
+)
 def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
     model, engine = load(tmp_path, kind)
     names = [name for name, form in FORMS.items() if form["kind"] == kind]

@@ -147,7 +147,6 @@ def write_corpus(folder: Path, stem: str, frames: int = 34) -> None:
     (folder / f"{stem}.words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoken))
 
 
-@pytest.mark.slow
 def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     for stem in ("train0000", "heldout"):

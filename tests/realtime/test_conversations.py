@@ -186,7 +186,7 @@ async def test_push_to_talk_answers_when_the_client_commits(client, said):
     assert "input_audio_buffer.speech_started" not in talk.types()
 
 
-@pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
+@pytest.mark.parametrize("kind", ["audio/pcmu", pytest.param("audio/pcma", marks=pytest.mark.slow)])
 async def test_answers_have_the_rate_of_telephone_formats(client, kind):
     audio = {"input": {"turn_detection": None}, "output": {"format": {"type": kind}, "speed": 1.5}}
     async with talking(client, audio=audio) as talk:
@@ -195,6 +195,7 @@ async def test_answers_have_the_rate_of_telephone_formats(client, kind):
     assert 8000 < len(talk.audio()) < 8000 * 5
 
 
+@pytest.mark.slow  # tests/realtime/test_lead.py has other leads
 async def test_a_client_with_a_large_lead_gets_all_audio_at_once(client, said):
     expected = await undisturbed(client, said)
     async with talking(client, audio={"output": {"lead_ms": 60_000}}) as talk:

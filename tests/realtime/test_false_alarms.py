@@ -83,10 +83,10 @@ async def pause_all(engine):
 @pytest.mark.parametrize(
     ("happens", "pause_s"),
     [
-        ("nothing", 0.2),
+        pytest.param("nothing", 0.2, marks=pytest.mark.slow),
         pytest.param("nothing", 2.0, marks=pytest.mark.slow),
         pytest.param("nothing", 20.0, marks=pytest.mark.slow),
-        ("eviction", 2.0),
+        pytest.param("eviction", 2.0, marks=pytest.mark.slow),
         ("death", 20.0),
     ],
 )

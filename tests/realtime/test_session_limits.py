@@ -128,6 +128,7 @@ def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
     assert changed[-1] == frame.end - 1 - 30_000 * 16  # of which 30 s were dropped
 
 
+@pytest.mark.slow
 def test_an_append_costs_the_same_in_a_long_turn() -> None:
     """Ten minutes in one turn: each append used to copy all of it, which blocked the event loop."""
     buffer = InputBuffer(WIRE)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
-from transformers import (
-    LogitsProcessorList,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from izwi.backends.torch.sampler import Sampler, Suppressed, draw
 from izwi.request import SamplingParams
@@ -28,6 +20,13 @@ _BANNED[40:49] = True
 SUPPRESSED = Suppressed.on(torch.device("cpu"), _BANNED)
 
 
+def transformers() -> Any:
+    """Import it late: it takes a second, which the collection of all tests would wait for."""
+    import transformers
+
+    return transformers
+
+
 def sequence(emitted: list[int], sampling: SamplingParams) -> Sequence:
     request = replace(toy_request("a", 3, seed=1, frames=99), sampling=sampling, stop_ids=(STOP,))
     made = Sequence(request, 0)
@@ -37,12 +36,12 @@ def sequence(emitted: list[int], sampling: SamplingParams) -> Sequence:
 
 def reference(logits: torch.Tensor, emitted: list[int], sampling: SamplingParams) -> torch.Tensor:
     """The processed logits of one row by the reference's own classes."""
-    processors = LogitsProcessorList(
-        [RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)]
+    processors = transformers().LogitsProcessorList(
+        [transformers().RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)]
     )
     if len(emitted) < 2:
-        processors.append(MinNewTokensLengthLogitsProcessor(0, 2, STOP))
-    processors.append(SuppressTokensLogitsProcessor(list(range(40, 49))))
+        processors.append(transformers().MinNewTokensLengthLogitsProcessor(0, 2, STOP))
+    processors.append(transformers().SuppressTokensLogitsProcessor(list(range(40, 49))))
     ids = torch.tensor([emitted], dtype=torch.long)
     return processors(ids, logits[None].clone())[0]
 
@@ -69,11 +68,13 @@ def test_draws_follow_temperature_top_k_and_top_p() -> None:
         SamplingParams(1.3, 0, 0.8),
         SamplingParams(0.9, 20, 0.6),
     ):
-        warped = TemperatureLogitsWarper(params.temperature)(None, logits[None].clone())
+        warped = transformers().TemperatureLogitsWarper(params.temperature)(
+            None, logits[None].clone()
+        )
         if params.top_k:
-            warped = TopKLogitsWarper(params.top_k)(None, warped)
+            warped = transformers().TopKLogitsWarper(params.top_k)(None, warped)
         if params.top_p < 1:
-            warped = TopPLogitsWarper(params.top_p)(None, warped)
+            warped = transformers().TopPLogitsWarper(params.top_p)(None, warped)
         expected = warped.softmax(-1)[0].double()
         n = 200_000
         noise = (torch.arange(n).double() + 0.5) / n  # every quantile once: no chance involved
@@ -146,7 +147,9 @@ def test_adjusted_logits_follow_the_formulas() -> None:
     expected = logits[0].clone()
     for index, value in bias[:3]:
         expected[index] += value
-    expected = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([emitted]), expected[None])[0]
+    expected = transformers().RepetitionPenaltyLogitsProcessor(1.3)(
+        torch.tensor([emitted]), expected[None]
+    )[0]
     counts = torch.bincount(torch.tensor(emitted), minlength=VOCAB)
     expected -= 0.5 * (counts > 0) - 0.25 * counts
     expected[40:49] = -torch.inf
@@ -162,8 +165,8 @@ def test_min_p_leaves_what_is_likely_enough() -> None:
     params = SamplingParams(0.7, 0, 1.0, min_p=0.2)
     warped = logits.clone()
     warped[0, 40:49] = -torch.inf
-    warped = TemperatureLogitsWarper(0.7)(None, warped)
-    warped = MinPLogitsWarper(0.2)(None, warped)
+    warped = transformers().TemperatureLogitsWarper(0.7)(None, warped)
+    warped = transformers().MinPLogitsWarper(0.2)(None, warped)
     kept = adjusted(logits, [[1, 2]], [params])[0] > -torch.inf
     assert kept.tolist() == (warped[0] > -torch.inf).tolist()
     assert 1 < kept.sum() < VOCAB / 2
