@@ -135,7 +135,8 @@ def served(folder, *options, verify=None, **environ):
     command = [sys.executable, "-c", start, "serve", "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "36", "--host-mib", "0"]
     command += options
-    environ = os.environ | {"IZWI_HOME": str(folder / "home")} | environ
+    usual = {"IZWI_HOME": str(folder / "home"), "IZWI_DECODE_WORKERS": "1"}
+    environ = os.environ | usual | environ
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
     try:

@@ -135,6 +135,7 @@ def test_a_stream_has_audio_before_its_text_is_complete_and_says_the_same(create
     assert chunks[-1].usage.completion_tokens_details.audio_tokens > 0
 
 
+@pytest.mark.slow
 def test_the_next_turn_names_the_answer_by_its_id(create, served, question):
     said = create(messages=[user(question)], **ALOUD).choices[0].message
     given = [
@@ -148,6 +149,7 @@ def test_the_next_turn_names_the_answer_by_its_id(create, served, question):
         assert words(asked[0][1]) == words(QUESTION)
 
 
+@pytest.mark.slow
 def test_text_with_audio_and_several_audio_parts_are_one_message(create, served, question):
     messages = [
         {"role": "system", "content": "Be short."},
@@ -176,7 +178,7 @@ def test_text_may_be_answered_with_audio_and_audio_with_text(create, question):
     [
         "wav",
         "mp3",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("flac", "opus", "aac")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mp3", "flac", "opus", "aac")),
     ],
 )
 def test_the_file_has_the_format_that_was_asked_for(create, name):

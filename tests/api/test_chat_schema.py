@@ -49,7 +49,7 @@ def fit_together(body):
 
 
 @examples(
-    120,
+    80,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path):
 
 
 def test_answers_and_sessions_end_when_time_is_up(tmp_path):
-    with served(tmp_path, "--drain-s", "5") as server:
+    with served(tmp_path, "--drain-s", "2") as server:
         url = server.url.replace("http", "ws") + "/v1/audio/speech/stream"
         with reading(server) as seen, connect(url, proxy=None) as session:
             figures = httpx.get(server.url + "/metrics").text

@@ -175,6 +175,7 @@ def test_long_pieces_are_fewer_at_a_time(seconds, monkeypatch):
     assert transcribe.num_together([]) == 0
 
 
+@pytest.mark.slow
 async def test_an_hour_takes_no_more_memory_than_minutes(tmp_path, tone_wav):
     model, engine = FakeTranscription(), FakeEngine(step_s=0.0)
     registry = SimpleNamespace(transcription=lambda _: model)

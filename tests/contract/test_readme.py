@@ -94,8 +94,9 @@ def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> No
     assert "izwi-tiny-tts" in rest
 
 
-def test_chat_example(environment: dict[str, str], home: Path) -> None:
+def test_chat_example(port: int, environment: dict[str, str], home: Path) -> None:
     """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
+    speaks = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
     (example,) = blocks("sh")
     assert "`izwi serve --model Qwen/Qwen3-0.6B`" in README
     folder = write_tiny_chat(home / "Qwen3-0.6B", UNTIED)
@@ -105,8 +106,8 @@ def test_chat_example(environment: dict[str, str], home: Path) -> None:
     said[[*map(ord, string.ascii_lowercase + " ")]] = 20.0
     weights["lm_head.weight"] *= said
     save_file(weights, folder / "model.safetensors")
-    with serving(environment, "--model", str(folder)) as port:
-        out = run(example.replace('"Qwen/', '"'), port, environment, home)
+    with serving(environment, "--model", str(folder)) as chats:
+        out = run(example.replace('"Qwen/', '"'), chats, speaks, home)
     message = json.loads(out)["choices"][0]["message"]
     assert set(message["content"]) <= {*string.ascii_lowercase, " "}
     assert soundfile.info(home / "sea.wav").duration > 0.3

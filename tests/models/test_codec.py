@@ -116,7 +116,11 @@ def test_one_shot_decode_is_the_references(one_shot: torch.Tensor) -> None:
     assert worst(one_shot[0, -FRAME:], GOLDEN["tiny_tail"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("sizes", [[1], [2], [5], [25], [3, 1, 7, 2, 12, 80]], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param([1], marks=pytest.mark.slow), [2], [5], [25], [3, 1, 7, 2, 12, 80]],
+    ids=str,
+)
 def test_a_stream_is_the_one_shot_decode(
     weights: Weights,
     config: CodecConfig,

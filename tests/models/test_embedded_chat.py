@@ -28,7 +28,7 @@ from izwi_models.tiny.recipes.chat.turns import Dialogue
 from izwi_models.tiny.recipes.chat.wording import Draw
 
 NAME = "izwi-tiny-chat"
-_OF_EACH_KIND = 3
+_OF_EACH_KIND = 2
 
 
 class World:
@@ -94,8 +94,8 @@ async def test_held_out_questions_are_answered(world):
             asked.append((dialogue, system_message(dialogue, dice)))
     right = await asyncio.gather(*(world.is_right(*each) for each in asked))
     wrong = [d.turns[-1].user for (d, _), well in zip(asked, right, strict=True) if not well]
-    # of 24; 97 % of a thousand are right (benchmarks/results/chat_heldout.json)
-    assert len(wrong) <= 3, wrong
+    # of 16; 97 % of a thousand are right (benchmarks/results/chat_heldout.json)
+    assert len(wrong) <= 2, wrong
 
 
 async def test_a_conversation_continues_over_turns(world):

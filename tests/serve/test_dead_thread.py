@@ -62,9 +62,10 @@ def breakable(folder, *options, **environ):
 
 @pytest.mark.parametrize(
     "words",
-    [("_settle_changes",), pytest.param(("abort", "encode_chunks"), marks=pytest.mark.slow)],
+    [("_settle_changes",), ("abort", "encode_chunks")],
     ids=" ".join,
 )
+@pytest.mark.slow  # tests/engine/test_dead_thread.py has its parts
 def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path, words):
     with breakable(tmp_path) as (server, order):
         said = say(server)

@@ -218,6 +218,7 @@ async def test_a_higher_priority_takes_the_place_of_what_runs(opened, prepare):
         assert entries([first, *rest]) == entries(whole)
 
 
+@pytest.mark.slow  # test_engine_restart.py has its parts
 async def test_a_killed_engine_costs_paused_and_running_requests_a_pause(tmp_path, prepare):
     async with over_processes(tmp_path) as client:
         whole = await finished(client.submit(prepare("whole", frames=60)))

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, suppress
 
 import httpx
+import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -32,6 +33,7 @@ def ending(socket) -> str:
     return socket.close_reason
 
 
+@pytest.mark.slow  # tests/engine/test_starved.py has the engine's part
 def test_a_short_request_is_answered_with_70_starved_sessions(tmp_path) -> None:
     with (
         served(tmp_path, IZWI_DECODE_WORKERS="0", IZWI_STREAM_TEXT_S=f"{TEXT_S:g}") as server,
