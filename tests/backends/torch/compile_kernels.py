@@ -40,7 +40,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 SPEC = AttentionSpec(16, 8, 128, 1e6)
 STORED = (None, torch.int8, torch.float8_e4m3fn, FOUR_BITS)
 # How many rows, unless every variant is compiled: each kernel, and each kind of weights.
-_ROWS = {None: (1, 16, 64), torch.int8: (1, 64), torch.float8_e4m3fn: (1,), FOUR_BITS: (1, 16)}
+_ROWS = {None: (1, 16, 64), torch.int8: (16,), torch.float8_e4m3fn: (1,), FOUR_BITS: (1, 16)}
 _TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
