@@ -75,6 +75,7 @@ def test_the_second_signal_is_obeyed_at_once(talking):
     assert not seen["whole"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
     """No other engine starts: answers end now, not after IZWI_RESUME_WITHIN_S or the drain."""
     server, seen, reader = talking
@@ -87,6 +88,7 @@ def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
     assert seen["whole"] is False
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path):
     with served(tmp_path, "--drain-s", "0.3", "--in-process") as server:
         with reading(server) as seen:

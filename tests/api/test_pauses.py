@@ -113,7 +113,7 @@ TEXT = "Hello izwi.[pause:300ms] Good [pause:200ms]morning [pause:100ms]"
 LISTED = {"izwi": "easy"}
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("size", [1, pytest.param(3, marks=pytest.mark.slow), 100])
 async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, registry, size):
     asked = ask(TEXT, pronunciations=LISTED, text_mode="full")
     whole = await audio_of(await open_speech(engine, registry, TTS, asked))

@@ -690,7 +690,11 @@ async def idle(services):
     raise AssertionError("something still runs")
 
 
-@pytest.mark.parametrize("mode", list(TextMode))
+@pytest.mark.parametrize(
+    "mode",
+    [TextMode.STREAMING, pytest.param(TextMode.FULL, marks=pytest.mark.slow)],
+    ids=["streaming", "full"],
+)
 async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, mode):
     async with embedded(tmp_path, monkeypatch) as (services, client):
         ask = SpeechInput(TEXT, VOICE, seed=7, text_mode=mode)

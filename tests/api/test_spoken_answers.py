@@ -116,7 +116,11 @@ async def test_marks_are_not_said(engine, registry):
 # other requests take longer than a long pause does
 @pytest.mark.parametrize(
     ("pause_s", "evicted"),
-    [(0.2, False), pytest.param(2.0, False, marks=pytest.mark.slow), (0.2, True)],
+    [
+        pytest.param(0.2, False, marks=pytest.mark.slow),
+        pytest.param(2.0, False, marks=pytest.mark.slow),
+        (0.2, True),
+    ],
 )
 async def test_a_pause_does_not_change_the_audio(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))

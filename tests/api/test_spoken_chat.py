@@ -120,6 +120,7 @@ def test_a_stream_says_what_the_whole_says(create):
     assert chunks[-1].usage.completion_tokens == 40
 
 
+@pytest.mark.slow
 def test_the_next_turn_names_the_answer_by_its_id(create, served):
     first = user(TEXT, input_audio())
     said = create(messages=[first], audio=PCM, **ALOUD).choices[0].message

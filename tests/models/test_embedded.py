@@ -119,6 +119,7 @@ async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
     assert not np.array_equal(follows_low[:24000], follows_high[:24000])
 
 
+@pytest.mark.slow
 async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     world: World,
 ) -> None:

@@ -99,6 +99,7 @@ def test_recorded_steps_say_what_plain_ones_say(
 
 
 @CALM_AT_NIGHT
+@pytest.mark.slow
 def test_unrecorded_work_runs_alongside_recorded_steps(folder: Path) -> None:
     """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
@@ -163,6 +164,7 @@ def test_all_is_recorded_before(folder: Path) -> None:
 
 
 @CALM_AT_NIGHT
+@pytest.mark.slow
 def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
     """Memory that was not written is NaN, and so would be any draw from it."""
     with drawn_by_torch():

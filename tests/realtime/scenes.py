@@ -119,7 +119,8 @@ AT_NIGHT = (
     *("a long turn", "two questions", "a longer pause, by silence", "no, wait", "okay", "right"),
     *("overlap from the first word", "overlap with the last words", "another person asks"),
     *("music begins over the answer", "music behind a question", "babble behind a question"),
-    *("noise at 10 dB, and stop", "echo at -10 dB after 400 ms", "knocks", "mm-hm over an echo"),
+    *("noise at 10 dB, and stop", "echo at -10 dB after 400 ms", "mm-hm over an echo"),
+    *("a cough, then stop", "knocks"),
     *("echo at -10 dB after 50 ms", "echo at -20 dB after 150 ms", "echo at -20 dB after 400 ms"),
 )
 

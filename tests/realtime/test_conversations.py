@@ -245,6 +245,7 @@ async def test_a_function_is_called_and_its_output_is_answered(client, served):
     assert answered.content == "at seven"
 
 
+@pytest.mark.slow  # test_barge_in.py has the same with one process
 async def test_interruptions_at_any_time_end_each_response_once(client, said):
     speech = said("No, I would like to know about the bus.")
     async with talking(client) as talk:

@@ -53,7 +53,7 @@ def undisturbed(world):
         (0.0, 0.4),
         pytest.param(0.0, 9.0, marks=pytest.mark.slow),
         pytest.param(0.7, 9.0, marks=pytest.mark.slow),
-        (1.6, 0.5),
+        pytest.param(1.6, 0.5, marks=pytest.mark.slow),
         pytest.param(2.3, 9.0, marks=pytest.mark.slow),
     ],
 )

@@ -42,6 +42,7 @@ def end_of(socket):
     return None if socket.protocol.close_rcvd is None else socket.protocol.close_rcvd.code
 
 
+@pytest.mark.slow  # tests/api/test_drain.py has the same with speech
 def test_sessions_have_time_to_end_and_are_then_closed_with_1001(tmp_path):
     with served(tmp_path, *ASR, "--drain-s", "5") as server, ExitStack() as stack:
         paths = (STREAM, REALTIME)

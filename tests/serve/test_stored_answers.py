@@ -56,6 +56,7 @@ def post(client: httpx.Client, path: str, **body):
     return answer.json()
 
 
+@pytest.mark.slow  # tests/api has the same with one API server
 def test_either_api_server_finds_what_the_other_answered(server):
     with ExitStack() as stack:
         (first_pid, first), (_, second) = clients_of_both(server, stack).items()

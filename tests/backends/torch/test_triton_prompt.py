@@ -73,7 +73,7 @@ def test_groups_of_heads(heads: tuple[int, int]) -> None:
     check_runs([(0, 18), (5, 6), (2, 9)], spec)
 
 
-@pytest.mark.parametrize("queries", [32, 128])
+@pytest.mark.parametrize("queries", [pytest.param(32, marks=pytest.mark.slow), 128])
 def test_tiles_that_see_whole_blocks(monkeypatch: pytest.MonkeyPatch, queries: int) -> None:
     """Blocks that all of a tile see go without a mask; a tile with more sequences has one."""
     tile = PromptTile(queries, keys=16, warps=4, stages=2)

@@ -145,6 +145,7 @@ def test_what_is_not_recorded_is_not_taken(model: Qwen3TTS) -> None:
     assert not graphs.takes(EncodeInput("window", mel))
 
 
+@pytest.mark.slow
 def test_the_padded_encoders_ask_for_no_value(model: Qwen3TTS) -> None:
     """A recording cannot: shapes and launches are the same whatever the arrays hold."""
     results = {ENCODE_SPEAKER: lambda _: (64,), ENCODE_CODES: lambda shape: (shape[0] // 1920, 16)}
