@@ -120,6 +120,17 @@ def test_sequences_that_lose_their_pages_while_a_step_is_in_flight_draw_it_again
         assert found[request.request_id].pcm == expected.pcm
 
 
+def two_in_flight() -> tuple[World, list[Request]]:
+    """Two requests in the middle of their entries, with a step in flight."""
+    requests = [endless(name, seed, frames=20) for name, seed in (("a", 4), ("b", 7))]
+    world = World(backend=AHEAD)
+    for request in requests:
+        world.submit(request)
+    for _ in range(6):
+        world.step()
+    return world, requests
+
+
 @pytest.mark.parametrize("fails", ["once", "always"])
 def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> None:
     """As with no memory left: it fails when it is handed over, while a step is in flight."""
@@ -127,12 +138,7 @@ def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> 
 
     speech, _ = toys(AHEAD)
     begin, ids_of, names, failed = launched._begin, speech.inputs, [], 0
-    requests = [endless(name, seed, frames=20) for name, seed in (("a", 4), ("b", 7))]
-    world = World(backend=AHEAD)
-    for request in requests:
-        world.submit(request)
-    for _ in range(6):
-        world.step()
+    world, requests = two_in_flight()
 
     def inputs(rows: Any) -> Any:
         names[:] = [row.sequence.request.request_id for row in rows]
@@ -162,12 +168,7 @@ def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> 
 def test_an_error_of_the_device_ends_the_requests_of_its_step() -> None:
     from izwi.backends.mlx import launched
 
-    requests = [endless(name, seed, frames=20) for name, seed in (("a", 4), ("b", 7))]
-    world = World(backend=AHEAD)
-    for request in requests:
-        world.submit(request)
-    for _ in range(6):
-        world.step()
+    world, requests = two_in_flight()
     with patch.object(launched, "_in_order", side_effect=RuntimeError("the device failed")):
         for _ in range(3):
             world.step()

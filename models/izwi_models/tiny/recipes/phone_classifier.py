@@ -12,12 +12,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi_models.tiny.recipes.harness import FlatWeights, Optimizer, initial_weights
+from izwi_models.tiny.recipes.harness import (
+    FlatWeights,
+    Optimizer,
+    divergence,
+    initial_weights,
+    masked_loss,
+)
 from izwi_models.tiny.recipes.spectral import log_mel
 from izwi_models.tiny.recipes.speech import LABEL, PHONES, SAMPLE_RATE, UNKNOWN_PHONE
 
-_BANDS, _WIDTH, _LAYERS = 80, 192, 4
-_STRIDES = (1, 2, 1, 1)  # together the mel steps of a label
+_BANDS, _WIDTH = 80, 192
+_STRIDES = (1, 2, 1, 1)  # of the layers; together the mel steps of a label
 _HOP = LABEL // 2  # samples of a mel step
 _PLOSIVES = ("b", "d", "dZ", "g", "k", "p", "t", "tS")
 _PLOSIVE_WEIGHT = 5.0
@@ -30,9 +36,9 @@ class PhoneClassifier:
 
     def __init__(self, device: torch.device, seed: int):
         phones = UNKNOWN_PHONE + 1
-        widths = [_BANDS, *[_WIDTH] * _LAYERS]
+        widths = [_BANDS, *[_WIDTH] * len(_STRIDES)]
         shapes: dict[str, tuple[int, ...]] = {"head.kernel": (phones, _WIDTH, 1)}
-        for layer in range(_LAYERS):
+        for layer in range(len(_STRIDES)):
             shapes[f"{layer}.kernel"] = (widths[layer + 1], widths[layer], 5)
             shapes[f"{layer}.bias"] = (widths[layer + 1],)
         self._weights = FlatWeights(initial_weights(shapes, seed), device)
@@ -40,7 +46,7 @@ class PhoneClassifier:
         self._optimizer.rate.fill_(_RATE)
         numbers = json.loads(PHONES.read_text())
         self._importance = torch.ones(phones, device=device)
-        self._importance[[numbers[name] for name in _PLOSIVES if name in numbers]] = _PLOSIVE_WEIGHT
+        self._importance[[numbers[name] for name in _PLOSIVES]] = _PLOSIVE_WEIGHT
         self.right = torch.zeros(2, device=device)  # share of plosives: true speech, the codec's
 
     def judge(self, made: Tensor, true: Tensor, labels: Tensor) -> Tensor:
@@ -58,17 +64,14 @@ class PhoneClassifier:
         noise = _NOISE * torch.randn_like(true)
         wanted = self._logits(weights, true + noise)
         counted = self._importance[labels]
-        losses = F.cross_entropy(wanted.flatten(0, 1), labels.flatten(), reduction="none")
-        self._optimizer.hold((losses * counted.flatten()).sum() / counted.sum(), retain=True)
+        self._optimizer.hold(masked_loss(wanted, labels, counted), retain=True)
         fixed = {name: tensor.detach() for name, tensor in weights.items()}
         found = self._logits(fixed, made + noise)
         plosive = (counted > 1).float()
         right = [(x.argmax(-1) == labels).float() * plosive for x in (wanted, found)]
         shares = torch.stack([x.sum() for x in right]) / plosive.sum().clamp_min(1)
         self.right.copy_(shares.detach())
-        aims = wanted.detach().log_softmax(-1)
-        away = (aims.exp() * (aims - found.log_softmax(-1))).sum(-1)
-        return (away * counted).sum() / counted.sum()
+        return divergence(found, wanted.detach(), counted)
 
     def apply(self) -> None:
         """Update the classifier."""
