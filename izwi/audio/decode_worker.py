@@ -24,6 +24,7 @@ import sys
 import msgspec
 import numpy as np
 
+from izwi.audio.decode import decode_blocks
 from izwi.audio.encode import wav_header
 from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
@@ -67,8 +68,6 @@ class Refusal(msgspec.Struct, frozen=True):
 
 def main(memory_bytes: int) -> None:
     """Decode files until the socket closes."""
-    from izwi.audio.decode import decode_blocks  # not for processes that read the messages only
-
     stream = socket.socket(fileno=0)
     # Modules and codecs are loaded on first use, which must be before files are forbidden.
     silence = np.zeros(4096, np.int16).tobytes()
@@ -84,8 +83,6 @@ def main(memory_bytes: int) -> None:
 
 
 def _answer(stream: socket.socket) -> None:
-    from izwi.audio.decode import decode_blocks
-
     kind, size = HEAD.unpack(read_exactly(stream, HEAD.size))
     assert kind == JOB
     job = msgspec.json.decode(read_exactly(stream, size), type=Job)

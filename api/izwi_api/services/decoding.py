@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.audio.decode import decode_audio, decode_blocks
 from izwi.audio.decode_worker import BLOCK, END, JOB, REFUSED, Job, Refusal
 from izwi.audio.decoded_audio import DecodedAudio
 from izwi.audio.limits import DecodeLimits
@@ -118,8 +119,6 @@ class InProcess:
         resampling: Resampling = Resampling.LIBROSA,
     ) -> Float32:
         """Decode a file, as `Decoder`; a file that crashes the decoder crashes this process."""
-        from izwi.audio.decode import decode_audio
-
         return await asyncio.to_thread(
             decode_audio, content, rate, limits=limits, resampling=resampling
         )
@@ -132,8 +131,6 @@ class InProcess:
         resampling: Resampling = Resampling.LIBROSA,
     ) -> DecodedAudio:
         """Decode a file of any length, as `Decoder`."""
-        from izwi.audio.decode import decode_blocks
-
         blocks = decode_blocks(content, rate, limits, resampling)
         return await asyncio.to_thread(DecodedAudio(self._folder).write_all, blocks)
 
