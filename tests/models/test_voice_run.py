@@ -152,7 +152,6 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
     for stem in ("train0000", "heldout"):
         write_corpus(work / "data", stem)
     run.begin(out)
-    monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])  # each has a clip a step
     tts, ears = run.TTS, run.ASR
     files = {
         codec: f"{tts}/speech_tokenizer/model.safetensors",
@@ -220,7 +219,6 @@ def test_silent_frames_have_more_weight_in_the_talkers_loss(tmp_path: Path, monk
     run.begin(tmp_path)
     (tmp_path / run.TTS / "model.safetensors").unlink()  # a trained talker is sure of silence
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
-    monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
     options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""), anchor=0.0)
 
     def summed(weight: float) -> torch.Tensor:
@@ -273,7 +271,6 @@ def test_an_anchor_holds_all_voices_but_the_newest(tmp_path: Path, monkeypatch, 
     write_corpus(tmp_path / "data", "train0000")
     run.begin(tmp_path)
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
-    monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
     monkeypatch.setattr(talker, "NEWEST", (all_voices()[corpus.voices[0]].name,) if newest else ())
     options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""), anchor=2.0)
     trainer = talker.TalkerTrainer(options, corpus, corpus.device)

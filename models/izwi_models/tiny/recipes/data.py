@@ -82,21 +82,27 @@ class Corpus:
         return self.phones[index].long().unflatten(1, (count, parts))
 
 
-def utterances_by_voice(corpus: Corpus, count: int, least_frames: int) -> tuple[Tensor, Tensor]:
-    """Return the longer utterances of each voice, (count, most) padded, and their counts (count,).
+class Clips:
+    """The longer utterances of each voice.
 
-    Args:
-        corpus: The utterances.
-        count: Number of voices.
-        least_frames: Shorter ones are left out: a clip must not be silence after a single word.
+    Attributes:
+        counts: (voices,) int64, number of utterances of each.
     """
-    long = corpus.frames >= least_frames
-    lists = [np.flatnonzero((corpus.voices == v) & long) for v in range(count)]
-    table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
-    for row, items in enumerate(lists):
-        table[row, : len(items)] = torch.from_numpy(items)
-    counts = torch.tensor([len(items) for items in lists], device=corpus.device)
-    return table.to(corpus.device), counts
+
+    def __init__(self, corpus: Corpus, least_frames: int):
+        """Find them; shorter ones are left out: a clip must not be silence after a single word."""
+        long = np.flatnonzero(corpus.frames >= least_frames)
+        voices = corpus.voices[long]
+        counts = np.bincount(voices, minlength=int(corpus.voices.max()) + 1)
+        order = np.argsort(voices, kind="stable")
+        self._items = torch.tensor(long[order], device=corpus.device)
+        self._starts = torch.tensor(np.cumsum(counts) - counts, device=corpus.device)
+        self.counts = torch.tensor(counts, device=corpus.device)
+
+    def draw(self, voices: Tensor) -> Tensor:
+        """Return an utterance (rows,) of each of these voices (rows,); any if a voice has none."""
+        drawn = (torch.rand(len(voices), device=voices.device) * self.counts[voices]).long()
+        return self._items[(self._starts[voices] + drawn).clamp_max(len(self._items) - 1)]
 
 
 def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:

@@ -25,10 +25,10 @@ from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
 from izwi_models.tiny.recipes.data import (
+    Clips,
     Corpus,
     bucket_batches,
     text_table,
-    utterances_by_voice,
 )
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.harness import (
@@ -94,7 +94,7 @@ class TalkerTrainer:
         self.codes = encode_corpus(corpus, codec, device)
         still = settle_silence(self.codes, corpus, codec)
         self._frame_weights = 1.0 + (_STILL_WEIGHT - 1.0) * still
-        self._voice_table = utterances_by_voice(corpus, len(all_voices()), _CLIP_FRAMES + 2)
+        self._clips = Clips(corpus, _CLIP_FRAMES + 2)
         self._voices = torch.tensor(corpus.voices, device=device)
         named = [voice.name for voice in NAMED]
         newest = torch.tensor([named.index(name) for name in NEWEST], device=device)
@@ -108,7 +108,7 @@ class TalkerTrainer:
         """Compute the loss of the utterances `items` (rows,), padded to `length` positions."""
         weights = self._shared | self.weights.views(self.dtype)
         batch = self._draw_batch(items, length)
-        vectors, voice_loss = self._speakers(weights)
+        vectors, voice_loss = self._speakers(weights, self._voices[items])
         states = self._states(weights, batch, vectors)
         first, rest = self._logits(weights, batch, states)
         targets = batch.targets
@@ -176,11 +176,9 @@ class TalkerTrainer:
         rest = talker.predictor_logits(self.ops, weights, self.config, chosen, batch.codes)
         return first.float(), rest.float()
 
-    def _speakers(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return a vector for each voice from one of its clips, and their classification loss."""
-        table, counts = self._voice_table
-        drawn = (torch.rand(len(table), device=self.device) * counts).long()
-        item = table.gather(1, drawn[:, None])[:, 0]
+    def _speakers(self, weights: dict[str, Tensor], voices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a vector for each row from a clip of its voice, and their classification loss."""
+        item = self._clips.draw(voices)
         room = (self.corpus.device_frames[item] - _CLIP_FRAMES - 2).clamp_min(0)
         shift = (torch.rand(len(item), device=self.device) * (room + 1)).long() + 1
         first = self.corpus.device_starts[item] + shift
@@ -192,8 +190,7 @@ class TalkerTrainer:
         assert config is not None
         vectors = speaker_embedding(self.ops, weights, config, mel)
         logits = F.linear(vectors, weights["voice_head.weight"]).float()
-        voices = torch.arange(len(table), device=self.device)
-        spoken = counts > 0
+        spoken = self._clips.counts[voices] > 0
         loss = F.cross_entropy(logits, voices, reduction="none")
         return vectors, (loss * spoken).sum() / spoken.sum()
 
@@ -265,7 +262,7 @@ class TalkerTrainer:
         base = min(self.config.talker_config.spk_id.values())
         named = talker.embed_codec(self.ops, weights, voices.clamp_max(len(NAMED) - 1) + base)
         by_name = (voices < len(NAMED)) & batch.layout.by_name
-        return torch.where(by_name[:, None], named, vectors[voices].to(named.dtype))
+        return torch.where(by_name[:, None], named, vectors.to(named.dtype))
 
     def _damaged(self, codes: Tensor) -> Tensor:
         """Return frames with random errors, as in the talker's own output."""

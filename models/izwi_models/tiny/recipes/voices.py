@@ -13,6 +13,7 @@ _VARIANTS = (
 )
 _HELDOUT_VARIANTS = ("f2", "m5", "linda", "john")
 _CLONE_VOICES = 192
+_MORE_CLONE_VOICES = 1808  # after the held-out ones, which must stay the same voices
 _HELDOUT_VOICES = 40
 
 
@@ -62,12 +63,16 @@ def _drawn(generator: random.Random, variant: str, heldout: bool) -> Voice:
 
 
 def all_voices(seed: int = 3) -> list[Voice]:
-    """Return named voices, then voices for cloning, then held-out ones with other variants."""
+    """Return named voices, voices for cloning, held-out ones with other variants, more for cloning."""
     generator = random.Random(seed)
     variants = _VARIANTS.split()
-    clones = [_drawn(generator, variants[i % len(variants)], False) for i in range(_CLONE_VOICES)]
+
+    def clones(count: int) -> list[Voice]:
+        return [_drawn(generator, variants[i % len(variants)], False) for i in range(count)]
+
+    first = clones(_CLONE_VOICES)
     unseen = [
         _drawn(generator, _HELDOUT_VARIANTS[i % len(_HELDOUT_VARIANTS)], True)
         for i in range(_HELDOUT_VOICES)
     ]
-    return [*NAMED, *clones, *unseen]
+    return [*NAMED, *first, *unseen, *clones(_MORE_CLONE_VOICES)]
