@@ -61,7 +61,7 @@ constraints: $(VENV)/.dev
 # Build the wheel, install it with what it requires and nothing else, and test speech and transcription there.
 wheel: $(VENV)/.dev
 	rm -rf build/wheel && mkdir -p build/wheel
-	$(BIN)/python -m build --wheel --outdir build/wheel .
+	$(BIN)/python -m build --no-isolation --wheel --outdir build/wheel .
 	$(BIN)/python -m tests.contract.wheel_environment build/wheel/*.whl build/wheel/venv
 	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
 
@@ -99,18 +99,19 @@ mutants: $(VENV)/.mutants
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(VENV)/.runtime: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip
+
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 # Compiling all packages takes most of a minute on one core; tests compile what they import.
-$(VENV)/.dev: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
 
-$(VENV)/.mutants: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.mutants: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,mutants]'
 	touch $@ $(VENV)/.dev $(VENV)/.runtime
