@@ -111,6 +111,7 @@ async def speak(bench: Bench, text: str, seed: int, request_id: str, **ask: Any)
     )
     first = audible = None
     samples, codes = 0, []
+    start = np.zeros(0, np.float32)  # until something is audible
     async for chunk in bench.engine.submit(request):
         if chunk.reason is Reason.ERROR:
             raise RuntimeError(f"{text!r} failed") from chunk.error
@@ -119,8 +120,9 @@ async def speak(bench: Bench, text: str, seed: int, request_id: str, **ask: Any)
             continue
         now = time.perf_counter() - began
         first = first or now
-        if audible is None and np.abs(chunk.pcm).max() > AUDIBLE:
-            audible = now
+        if audible is None:
+            start = np.concatenate([start, chunk.pcm])
+            audible = now if len(audible_blocks(start)) else None
         samples += len(chunk.pcm)
     total = time.perf_counter() - began
     audio_s = samples / bench.model.sample_rate

@@ -2,7 +2,7 @@
 
 `izwi serve` runs the embedded transcriber, chat model and voice. Questions never repeat and are
 spoken by the embedded voice; answers are streamed. Times are from the request to the first text,
-the first audio, and the first audible sample.
+the first audio, and the first audible 5 ms.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.measure import write_result
+from benchmarks.measure import AUDIBLE_BLOCK, audible_blocks, write_result
+from izwi.audio.pcm import from_s16le
 from tests.api.served import served
 
 _SPEECH, _CHAT = "izwi-tiny-tts", "izwi-tiny-chat"
 _RATE = 24_000
-_AUDIBLE = 0.01  # share of full scale
 _VOICES = ("amber", "basil", "clara", "dorian", "edith", "felix", "hugo")
 _TIMEOUT_S = 60.0
 
@@ -47,7 +47,7 @@ def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
         "messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": audio}]}],
         "stream": True,
     }
-    text, num_samples = "", 0
+    text, pcm = "", b""
     times: dict[str, float] = {}
     begin = time.perf_counter()
     with http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -60,21 +60,20 @@ def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
                 times["last_text_ms"] = now_ms
             if "data" in part:
                 times.setdefault("first_audio_ms", now_ms)
-                pcm = np.frombuffer(base64.b64decode(part["data"]), "<i2")
-                loud = np.flatnonzero(np.abs(pcm) > _AUDIBLE * 32768)
-                if len(loud):
-                    heard_ms = 1000 * (num_samples + loud[0]) / _RATE
-                    # earlier audio is played from the first audible sample on
-                    audible = max(now_ms, times["first_audio_ms"] + heard_ms)
-                    times.setdefault("first_audible_ms", audible)
-                num_samples += len(pcm)
+                pcm += base64.b64decode(part["data"])
+                if "first_audible_ms" not in times:
+                    loud = audible_blocks(from_s16le(pcm))
+                    if len(loud):  # earlier audio is played from its first sample on
+                        heard_ms = 1000 * int(loud[0]) * AUDIBLE_BLOCK / _RATE
+                        audible_ms = max(now_ms, times["first_audio_ms"] + heard_ms)
+                        times["first_audible_ms"] = audible_ms
     end_ms = 1000 * (time.perf_counter() - begin)
     question_s = (len(content) - 44) / 2 / _RATE
     return times | {
         "text": text,
         "end_ms": end_ms,
         "question_s": question_s,
-        "answer_s": num_samples / _RATE,
+        "answer_s": len(pcm) / 2 / _RATE,
     }
 
 

@@ -7,6 +7,9 @@ import numpy as np
 from izwi.arrays import Float32
 
 _QUIET = 10 ** (-50 / 20)
+_BLOCK_S = (
+    0.005  # the power of this much decides; a click, as codecs make at a start, is not speech
+)
 _KEPT_S = 0.02  # silence kept before the first audible sample
 _MAX_CUT_S = 0.4  # longer silence is an intended pause
 
@@ -17,6 +20,7 @@ class LeadIn:
     def __init__(self, rate: int):
         """Start a new answer with this sample rate."""
         self._kept, self._room = int(_KEPT_S * rate), int(_MAX_CUT_S * rate)
+        self._block = max(1, int(_BLOCK_S * rate))
         self._waiting = np.zeros(0, np.float32)
         self._is_over = False
 
@@ -25,12 +29,15 @@ class LeadIn:
         if self._is_over:
             return pcm
         self._waiting = np.concatenate([self._waiting, pcm])
-        audible = np.flatnonzero(np.abs(self._waiting) > _QUIET)
-        first = int(audible[0]) if len(audible) else len(self._waiting)
+        count = len(self._waiting) // self._block
+        blocks = self._waiting[: count * self._block].reshape(count, self._block)
+        audible = np.flatnonzero(np.mean(np.square(blocks), axis=1) > _QUIET**2)
+        first = count * self._block
+        if len(audible):
+            block = int(audible[0])
+            first = block * self._block + int(np.argmax(np.abs(blocks[block]) > _QUIET))
         start = min(max(0, first - self._kept), self._room)
-        played, self._waiting = self._waiting[start:], self._waiting[start : start + self._kept]
+        self._waiting = self._waiting[start:]
         self._room -= start
-        if len(audible) or self._room <= 0:
-            self._is_over = True
-            return played
-        return played[:0]
+        self._is_over = len(audible) > 0 or self._room <= 0
+        return self._waiting if self._is_over else self._waiting[:0]
