@@ -41,8 +41,6 @@ _VOICE = ("text", "speech", "codec", "decoder", "talker", "figures")
 _ASR_OWN = (
     r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
 )
-# All but the speaker encoder, which further training would fit to the corpus's voices only.
-_TALKER_OWN = r"^(?!speaker_encoder)"
 # Options of the committed codec's training, first as a whole, then of the decoder alone. With the
 # discriminators a captured step of the whole codec fails (README).
 _AIMS = (
@@ -117,7 +115,6 @@ def plan(
     decoder = (*timed("decoder"), "--batch", "0.5", "--listener", listener, *_DECODER_AIMS)
     decoder += ("--decoder-only", "--jobs", _DECODER_JOBS)
     talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "2")
-    talker += ("--own", _TALKER_OWN)
     asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
     text = str(work / "text")
     speech = (text, data, "--number", str(options.sentences), "--joined", "0.5")
