@@ -106,11 +106,13 @@ class Served:
 
 def _children(parents):
     """Process id and state of every child of these processes."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) in parents:
-                yield int(folder.name), state
+    for parent in parents:
+        # each thread has its own; to look through all processes would take far longer
+        for listed in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(OSError):  # the parent or its thread has ended
+                for pid in listed.read_text().split():
+                    with suppress(OSError):
+                        yield int(pid), _proc(pid, "stat").rpartition(")")[2].split()[0]
 
 
 def _command(pid):

@@ -20,10 +20,10 @@ from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, 
 from tests.api.served import served
 
 SPEECH = "/v1/audio/speech"
-TEXT = "The house is near the river and the road is long. " * 12
+TEXT = "The house is near the river and the road is long. " * 4
 ASK = {"model": "izwi-tiny-tts", "input": TEXT, "voice": "amber", "response_format": "pcm"}
 # minutes of audio, many times what any machine computes before the server is asked to stop
-LONG_ASK = {**ASK, "input": TEXT * 6}
+LONG_ASK = {**ASK, "input": TEXT * 18}
 
 
 def read_slowly(url, seen, ask=LONG_ASK):
@@ -37,55 +37,53 @@ def read_slowly(url, seen, ask=LONG_ASK):
             seen["whole"] = False
 
 
-@pytest.fixture(params=[LONG_ASK], ids=["long"])
-def talking(tmp_path, request):
-    """A server that is in the middle of a long text."""
-    with served(tmp_path, "--drain-s", "120") as server:
+@contextmanager
+def talking(folder, ask=LONG_ASK):
+    """A server that is in the middle of a text, what is received of it, and its reader."""
+    with served(folder, "--drain-s", "120") as server:
         seen = {}
-        reader = threading.Thread(target=read_slowly, args=(server.url, seen, request.param))
+        reader = threading.Thread(target=read_slowly, args=(server.url, seen, ask))
         reader.start()
         wait_for(lambda: seen.get("bytes"))
         yield server, seen, reader
         reader.join(60)
 
 
-@pytest.mark.parametrize("talking", [ASK], indirect=True, ids=["short"])
-def test_a_server_that_was_asked_to_leave_finishes_its_work(talking):
-    server, seen, reader = talking
-    server.signal()
-    wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
-    assert httpx.get(server.url + "/livez").status_code == 200
-    refused = httpx.post(server.url + SPEECH, json=ASK)
-    assert refused.status_code == 503
-    assert 1 <= int(refused.headers["retry-after"]) <= 120
-    assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
-    assert refused.headers["connection"] == "close"
-    reader.join(60)
-    assert seen["whole"]
-    assert server.process.wait(60) == 0
+def test_a_server_that_was_asked_to_leave_finishes_its_work(tmp_path):
+    with talking(tmp_path, ASK) as (server, seen, reader):
+        server.signal()
+        reader.join(60)
+        assert seen["whole"]
+        assert server.process.wait(60) == 0
 
 
-def test_the_second_signal_is_obeyed_at_once(talking):
-    server, seen, reader = talking
-    server.signal()
-    wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
-    server.signal(signal.SIGTERM)
-    server.process.wait(60)  # the drain alone would be 120 s
-    reader.join(60)
-    assert not seen["whole"]
+def test_new_work_is_refused_and_the_second_signal_is_obeyed_at_once(tmp_path):
+    with talking(tmp_path) as (server, seen, reader):
+        server.signal()
+        wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
+        assert httpx.get(server.url + "/livez").status_code == 200
+        refused = httpx.post(server.url + SPEECH, json=ASK)
+        assert refused.status_code == 503
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
+        assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
+        assert refused.headers["connection"] == "close"
+        server.signal(signal.SIGTERM)
+        server.process.wait(60)  # the drain alone would be 120 s
+        reader.join(60)
+        assert not seen["whole"]
 
 
 @pytest.mark.slow
-def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
+def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(tmp_path):
     """No other engine starts: answers end now, not after IZWI_RESUME_WITHIN_S or the drain."""
-    server, seen, reader = talking
-    server.signal()
-    wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
-    (engine,) = server.processes("engine")
-    os.kill(engine, signal.SIGKILL)
-    server.process.wait(60)  # the drain alone would be 120 s
-    reader.join(60)
-    assert seen["whole"] is False
+    with talking(tmp_path) as (server, seen, reader):
+        server.signal()
+        wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
+        (engine,) = server.processes("engine")
+        os.kill(engine, signal.SIGKILL)
+        server.process.wait(60)  # the drain alone would be 120 s
+        reader.join(60)
+        assert seen["whole"] is False
 
 
 @pytest.mark.slow

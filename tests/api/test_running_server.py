@@ -206,27 +206,26 @@ def test_models_and_doctor_say_what_runs(cli, default, monkeypatch):
     assert "no server runs" in cli("models", "load", "m", code=2).stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_what_a_server_does_needs_no_torch_here(server, tone_wav, tmp_path):
+    """One process runs all commands: starting costs far more than what they do."""
+    (tmp_path / "ref.wav").write_bytes(tone_wav(3.0))
+    commands = (
         ("say", "hello", "--out", "a.wav"),
         ("transcribe", "ref.wav"),
         ("clone", "ref.wav", "--name", "Far", "--yes", "--quiet"),
         ("voices",),
         ("models",),
-    ],
-)
-def test_what_a_server_does_needs_no_torch_here(server, tone_wav, tmp_path, arguments):
-    (tmp_path / "ref.wav").write_bytes(tone_wav(3.0))
+    )
     code = (
-        "import atexit, sys; from izwi_api.cli.main import app; "
-        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); "
-        f"app({[*arguments, '--server', server.url]})"
+        "import sys; from izwi_api.cli.main import app\n"
+        f"for arguments in {commands}:\n"
+        f"    app([*arguments, '--server', {server.url!r}], standalone_mode=False)\n"
+        "    print(arguments[0], 'torch' in sys.modules, file=sys.stderr)\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "False"
-    if arguments[0] == "clone":
-        address = f"{server.url}/v1/audio/voices/Far"
-        urllib.request.urlopen(urllib.request.Request(address, method="DELETE")).close()
+    said = {line for line in done.stderr.splitlines() if line.endswith((" True", " False"))}
+    assert said == {f"{arguments[0]} False" for arguments in commands}
+    address = f"{server.url}/v1/audio/voices/Far"
+    urllib.request.urlopen(urllib.request.Request(address, method="DELETE")).close()

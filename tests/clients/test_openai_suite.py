@@ -18,7 +18,7 @@ from tests.clients.openai_suite import (
     run_suite,
 )
 
-pytestmark = pytest.mark.timeout(1800)  # two servers and some hundred requests
+pytestmark = pytest.mark.timeout(1800)  # a server and some hundred requests
 
 
 @pytest.fixture(

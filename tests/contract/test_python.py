@@ -1,4 +1,7 @@
-"""The examples of docs/python.md run as printed, one after the other."""
+"""The examples of docs/python.md run as printed, one after the other.
+
+That of a server runs in test_readme.py, which has one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from izwi_api.client import Audio
-from tests.api.served import served
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
@@ -28,20 +30,16 @@ def test_one_client_in_this_process(run_script: RunScript, tmp_path: Path) -> No
     assert {"train.wav", "mine.wav"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_server(run_script: RunScript, tmp_path: Path) -> None:
-    (example,) = [block for block in BLOCKS if "127.0.0.1:8000" in block]
-    with served(tmp_path) as server:
-        imported = "from izwi_api.client import Client\n"
-        out = run_script(imported + example.replace(":8000", f":{server.port}"))
-    assert "izwi-tiny-tts" in out
-
-
 def test_chat(run_script: RunScript, tmp_path: Path) -> None:
     """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
     (example,) = [block for block in BLOCKS if "Qwen3-0.6B" in block]
     folder = write_tiny_chat(tmp_path / "Qwen3-0.6B", UNTIED)
     imported = "from izwi_api.client import Client\n"
-    out = run_script(imported + example.replace("Qwen/Qwen3-0.6B", str(folder)))
+    short = example.replace("Qwen/Qwen3-0.6B", str(folder)).replace(
+        'vocoder?"}]', 'vocoder?"}], max_completion_tokens=40'
+    )
+    assert short.count("max_completion_tokens=40") == 2
+    out = run_script(imported + short)
     assert re.match(r"(length \d+|stop \d+)\n", out)
 
 

@@ -1,10 +1,11 @@
-"""The README's examples run as printed, against a server that was started as it says."""
+"""The README's examples, and those of docs/python.md with a server, run as printed."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import socket
 import string
 import subprocess
@@ -12,20 +13,23 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
 
+from izwi_api.cli.main import app
 from izwi_api.client import Client
+from izwi_api.settings import DEFAULT_MODELS
 from izwi_models.tiny.recipes.voices import NAMED
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON_PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 
@@ -44,13 +48,15 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "IZWI_HOME": str(home / "izwi")}
 
 
-@contextmanager
-def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
-    """Start a server, wait until it is ready, and finally stop it; yields its port."""
+@pytest.fixture(scope="module")
+def port(environment: dict[str, str], home: Path) -> Iterator[int]:
+    """A server of the embedded models, and of one that stands in for Qwen/Qwen3-0.6B."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    command = ["izwi", "serve", "--port", str(free), *options]
+    models = (*DEFAULT_MODELS, str(write_talkative(home / "models" / "Qwen3-0.6B")))
+    command = ["izwi", "serve", "--port", str(free)]
+    command += [word for model in models for word in ("--model", model)]
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         for _ in range(1800):
@@ -69,10 +75,18 @@ def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
         assert server.wait(60) == 0, "the server did not leave cleanly"
 
 
-@pytest.fixture(scope="module")
-def port(environment: dict[str, str]) -> Iterator[int]:
-    with serving(environment) as free:
-        yield free
+def write_talkative(folder: Path) -> Path:
+    """Write a tiny checkpoint of random weights: the published one is a gigabyte.
+
+    It says letters alone, so that what it says can be spoken.
+    """
+    write_tiny_chat(folder, UNTIED)
+    weights = load_file(folder / "model.safetensors")
+    said = np.zeros((512, 1), np.float32)
+    said[[*map(ord, string.ascii_lowercase + " ")]] = 20.0
+    weights["lm_head.weight"] *= said
+    save_file(weights, folder / "model.safetensors")
+    return folder
 
 
 def run(script: str, port: int, environment: dict[str, str], folder: Path) -> str:
@@ -95,19 +109,10 @@ def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> No
 
 
 def test_chat_example(port: int, environment: dict[str, str], home: Path) -> None:
-    """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
     speaks = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
     (example,) = blocks("sh")
     assert "`izwi serve --model Qwen/Qwen3-0.6B`" in README
-    folder = write_tiny_chat(home / "Qwen3-0.6B", UNTIED)
-    # it says letters alone, so that what it says can be spoken
-    weights = load_file(folder / "model.safetensors")
-    said = np.zeros((512, 1), np.float32)
-    said[[*map(ord, string.ascii_lowercase + " ")]] = 20.0
-    weights["lm_head.weight"] *= said
-    save_file(weights, folder / "model.safetensors")
-    with serving(environment, "--model", str(folder)) as chats:
-        out = run(example.replace('"Qwen/', '"'), chats, speaks, home)
+    out = run(example.replace('"Qwen/', '"'), port, speaks, home)
     message = json.loads(out)["choices"][0]["message"]
     assert set(message["content"]) <= {*string.ascii_lowercase, " "}
     assert soundfile.info(home / "sea.wav").duration > 0.3
@@ -123,17 +128,58 @@ def test_python_example(run_script: Callable[[str], str]) -> None:
     assert "24000" in run_script(example)
 
 
-@pytest.mark.timeout(900)  # a dozen processes that start one after the other
+def test_a_server_from_python(port: int, run_script: Callable[[str], str]) -> None:
+    (example,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", PYTHON_PAGE, re.DOTALL)
+        if "127.0.0.1:8000" in block
+    ]
+    imported = "from izwi_api.client import Client\n"
+    out = run_script(imported + example.replace(":8000", f":{port}"))
+    assert "izwi-tiny-tts" in out
+
+
+@pytest.fixture
+def run_here(home: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Run a line of the command line in this process, which has imported torch already."""
+
+    def run_line(line: str) -> str:
+        monkeypatch.chdir(home)
+        program, *words = shlex.split(line.replace(":8000", f":{port}"), comments=True)
+        assert program == "izwi"
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run_line
+
+
+@pytest.mark.timeout(900)  # in the slow case a dozen processes that start one after the other
 @pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_command_line_examples(
-    port: int, environment: dict[str, str], home: Path, beside: bool
+    port: int,
+    environment: dict[str, str],
+    home: Path,
+    beside: bool,
+    run_here: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside a server, commands use it; `make wheel` tests commands that load models themselves."""
+    """Beside a server, commands use it; `make wheel` tests commands that load models themselves.
+
+    There only what needs a shell is run by one.
+    """
     examples = [block for block in blocks("bash") if block.startswith("izwi")]
     assert len(examples) == 3
     if beside:
         environment = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
-    out = "".join(run(example, port, environment, home) for example in examples)
+        monkeypatch.setenv("IZWI_SERVER", environment["IZWI_SERVER"])
+        monkeypatch.setenv("IZWI_HOME", environment["IZWI_HOME"])
+    out = ""
+    for line in "".join(examples).splitlines():
+        if beside and not {"|", "*"} & {*line}:
+            out += run_here(line)
+        else:
+            out += run(line, port, environment, home)
     assert "izwi-tiny-asr" in out
     assert "The capital of France is Paris." in out
     assert "12 times 7 is 84." in out

@@ -285,7 +285,7 @@ async def test_an_aborted_request_ends_with_one_last_chunk():
 
 async def test_an_engine_that_dies_before_it_was_given_a_request_does_not_count():
     async with Dying(toy_engine) as world:
-        stream = world.api_server.submit(endless("a", 1, 300))
+        stream = world.api_server.submit(endless("a", 1, 100))
         chunks = [await anext(stream)]
         world.die()
         for _ in range(3):  # they die before they answer the hello
@@ -294,7 +294,7 @@ async def test_an_engine_that_dies_before_it_was_given_a_request_does_not_count(
         await world.follow()
         chunks += await asyncio.wait_for(read(stream), 60)
         assert chunks[-1].reason is Reason.LENGTH
-        assert len(entries(chunks)) == 300
+        assert len(entries(chunks)) == 100
 
 
 async def test_a_resumed_request_outlives_the_time_it_may_wait_for_an_engine(monkeypatch):

@@ -64,14 +64,6 @@ def test_sessions_have_time_to_end_and_are_then_closed_with_1001(tmp_path):
         assert "Traceback" not in server.log.read_text()
 
 
-def test_sessions_of_an_api_server_without_supervisor_close_with_1012(tmp_path):
-    """Its supervisor is killed: the API server ends by itself, and says so."""
-    with served(tmp_path, *ASR) as server, ExitStack() as stack:
-        sockets = [stack.enter_context(opened(server, path)) for path in (STREAM, REALTIME)]
-        server.process.send_signal(signal.SIGKILL)
-        assert [end_of(socket) for socket in sockets] == [1012, 1012]
-
-
 @pytest.mark.slow
 def test_the_second_signal_closes_with_1012(tmp_path):
     with served(tmp_path, *ASR, "--drain-s", "120") as server, ExitStack() as stack:

@@ -173,9 +173,8 @@ async def test_a_paused_request_leaves_its_compute_to_others(opened, prepare):
         stream = client.submit(prepare("paused"))
         chunks = [await anext(stream)]
         client.pause("paused")
-        # there is one place, and a request that holds it: these end only if it has let go
-        for number in range(3):
-            await finished(client.submit(prepare(f"other-{number}", seed=2)))
+        # there is one place, and a request that holds it: this ends only if it has let go
+        await finished(client.submit(prepare("other", seed=2, frames=4)))
         await until(lambda: client.load[TTS]["paused"] == 1, 300.0)
         client.resume("paused")
         chunks += await finished(stream)
@@ -188,16 +187,16 @@ async def test_a_paused_request_is_aborted_and_others_do_not_notice(opened, prep
         stream = client.submit(prepare("paused"))
         await anext(stream)
         client.pause("paused")
-        other = client.submit(prepare("other", seed=2))
+        other = client.submit(prepare("other", seed=2, frames=4))
         client.abort("paused")
         assert (await asyncio.wait_for(read(stream), 300))[-1].reason is Reason.ABORTED
-        assert len(entries(await finished(other))) == 24
+        assert len(entries(await finished(other))) == 4
         for name in ("paused", "never there"):  # nothing happens to what has ended
             client.pause(name)
             client.resume(name)
             client.abort(name)
             client.write(name, [1], True)
-        await finished(client.submit(prepare("paused", seed=3)))
+        await finished(client.submit(prepare("paused", seed=3, frames=4)))
 
 
 async def test_a_higher_priority_takes_the_place_of_what_runs(opened, prepare):

@@ -30,19 +30,29 @@ from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
 from izwi_api.settings import Settings
 from tests.api.conftest import wait_for
 from tests.api.served import served
+from tests.serve.test_live_sessions import REALTIME, STREAM, end_of, opened
 
 SPEECH = "/v1/audio/speech"
 ASK = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm"}
-LONG = ASK | {"input": "The house is near the river and the road is long. " * 3}
+SENTENCE = "The house is near the river and the road is long. "
+LONG = ASK | {"input": SENTENCE * 3}
 ESTABLISHED = "01"  # in /proc/net/tcp
 PIECES = 3  # requests that the long text is cut into
 SHORT = ASK | {"input": "Hello there, my friend.", "seed": 5}
+BRIEF = SHORT | {"max_new_tokens": 2}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     with served(folder, "--api-servers", "2", IZWI_DECODE_WORKERS="1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory):
+    """A server whose processes are killed when they do not respond for 4 s."""
+    with served(tmp_path_factory.mktemp("hasty"), IZWI_HUNG_AFTER_S="4") as running:
         yield running
 
 
@@ -134,7 +144,7 @@ def test_requests_are_counted_over_all_api_servers(server, said):
 
     before = total()
     for _ in range(6):
-        say(server)
+        assert httpx.post(server.url + SPEECH, json=BRIEF, timeout=60).status_code == 200
     assert total() == before + 6
     assert figure(server, "steps_total") > 0
 
@@ -151,27 +161,29 @@ def test_disconnect_frees_the_engine(server, said):
 
 
 def test_a_killed_api_server_costs_its_listeners_alone(server, said):
-    listeners = [Listener(server) for _ in range(4)]
+    listeners = [Listener(server) for _ in range(3)]
     api_servers = server.processes("api_server")
     served_by = {pid: connections_of(pid) for pid in api_servers}
-    assert sum(served_by.values()) == 4
+    assert sum(served_by.values()) == 3
     killed = max(api_servers, key=served_by.get)
     os.kill(killed, signal.SIGKILL)
     # those of the other API server, if it has any, hear all of it; the engine has let go of the
     # rest
-    others = PIECES * (4 - served_by[killed])
+    others = PIECES * (3 - served_by[killed])
     wait_for(lambda: figure(server, "running") + figure(server, "waiting") <= others)
     for listener in listeners:
         listener.join()
-    assert sum(listener.is_whole for listener in listeners) == 4 - served_by[killed]
+    assert sum(listener.is_whole for listener in listeners) == 3 - served_by[killed]
     wait_for(lambda: len(server.processes("api_server")) == 2)
     assert say(server) == said
 
 
-def test_a_killed_engine_restarts_and_streams_resume_after_a_pause(server, said):
-    undisturbed = Listener(server)
+def test_streams_outlive_one_death_of_the_engine_and_end_at_the_second(server, said):
+    ask = ASK | {"input": SENTENCE * 2}
+    undisturbed = Listener(server, ask)
     undisturbed.join()
-    listeners = [Listener(server) for _ in range(2)]
+    listeners = [Listener(server, ask) for _ in range(2)]
+    longer = Listener(server, ASK | {"input": SENTENCE * 72})  # goes on until the second death
     (engine,) = server.processes("engine")
     os.kill(engine, signal.SIGKILL)
     # while it is away the API servers say so to who comes new
@@ -187,71 +199,61 @@ def test_a_killed_engine_restarts_and_streams_resume_after_a_pause(server, said)
         assert listener.is_whole
         assert listener.audio.digest() == undisturbed.audio.digest()
     wait_for(lambda: is_ready(server))
-    assert say(server) == said
-
-
-def test_a_second_engine_death_ends_every_stream(server, said):
-    longer = LONG | {"input": LONG["input"] * 24}  # speaks on until the second death
-    listeners = [Listener(server, longer) for _ in range(3)]
-    for _ in range(2):
-        wait_for(lambda: is_ready(server))
-        # each API server has given its requests to this engine: else its death does not count
-        before = [listener.num_bytes for listener in listeners]
-        wait_for(
-            lambda counts=before: all(
-                listener.num_bytes > count
-                for listener, count in zip(listeners, counts, strict=True)
-            )
-        )
-        (engine,) = server.processes("engine")
-        os.kill(engine, signal.SIGKILL)
-        wait_for(lambda: not is_ready(server))
-    for listener in listeners:
-        listener.join()
-        assert not listener.is_whole
+    # its API server has given the request to this engine: else its death does not count
+    before = longer.num_bytes
+    wait_for(lambda: longer.num_bytes > before)
+    (engine,) = server.processes("engine")
+    os.kill(engine, signal.SIGKILL)
+    wait_for(lambda: not is_ready(server))
+    longer.join()
+    assert not longer.is_whole
     wait_for(lambda: is_ready(server))
     assert say(server) == said
 
 
-def test_a_hung_process_is_killed_and_restarted(tmp_path, said):
+def test_a_hung_process_is_killed_and_restarted(hasty, said):
     """Stopped, a process neither works nor dies."""
-    with served(tmp_path, IZWI_HUNG_AFTER_S="4") as running:
-        time.sleep(6)  # who has nothing to do does not hang
-        for kind in ("engine", "api_server"):
-            (process,) = running.processes(kind)
-            listener = Listener(running)
-            assert listener.num_bytes
-            os.kill(process, signal.SIGSTOP)
-            listener.join()
-            assert listener.is_whole == (kind == "engine")  # the next engine goes on
-            wait_for(lambda: is_ready(running))
-            assert process not in running.processes(kind)
-            assert say(running) == said
-        assert running.log.read_text().count("has not responded for") == 2
+    wait_for(lambda: is_ready(hasty))
+    before = hasty.log.read_text().count("has not responded for")
+    own = set(hasty.processes())
+    time.sleep(6)  # who has nothing to do does not hang
+    assert set(hasty.processes()) == own
+    for kind in ("engine", "api_server"):
+        (process,) = hasty.processes(kind)
+        listener = Listener(hasty)
+        assert listener.num_bytes
+        os.kill(process, signal.SIGSTOP)
+        listener.join()
+        assert listener.is_whole == (kind == "engine")  # the next engine goes on
+        wait_for(lambda: is_ready(hasty))
+        assert process not in hasty.processes(kind)
+        assert say(hasty) == said
+    assert hasty.log.read_text().count("has not responded for") == before + 2
 
 
 # one that hangs is killed, after 4 s
 @pytest.mark.parametrize("ending", [pytest.param("hangs", marks=pytest.mark.slow), "dies"])
-def test_requests_whose_clients_left_are_not_brought_back(tmp_path, ending):
+def test_requests_whose_clients_left_are_not_brought_back(hasty, ending):
     """Clients leave while the engine does not read; its successor runs none of their requests."""
-    with served(tmp_path, IZWI_HUNG_AFTER_S="4", IZWI_DECODE_WORKERS="1") as running:
-        with ExitStack() as clients:
-            leave = [open_session(running, clients) for _ in range(3)]
-            leave += [open_answer(running, clients) for _ in range(3)]
-            wait_for(lambda: figure(running, "running") + figure(running, "waiting") > 6)
-            (engine,) = running.processes("engine")
-            os.kill(engine, signal.SIGSTOP)
-            for client in leave:
-                client.shutdown(socket.SHUT_RDWR)
-            (api_server,) = running.processes("api_server")
-            wait_for(lambda: not connections_of(api_server))
-            if ending == "dies":
-                os.kill(engine, signal.SIGKILL)
-            wait_for(lambda: running.processes("engine") not in ([], [engine]))
-            wait_for(lambda: figure(running, "running") is not None)  # it was welcomed
-        assert "on the next engine" not in running.log.read_text()
-        for name in ("running", "waiting", "paused", "steps_total"):
-            assert figure(running, name) == 0
+    wait_for(lambda: is_ready(hasty))
+    before = len(hasty.log.read_text())
+    with ExitStack() as clients:
+        leave = [open_session(hasty, clients) for _ in range(3)]
+        leave += [open_answer(hasty, clients) for _ in range(3)]
+        wait_for(lambda: figure(hasty, "running") + figure(hasty, "waiting") > 6)
+        (engine,) = hasty.processes("engine")
+        os.kill(engine, signal.SIGSTOP)
+        for client in leave:
+            client.shutdown(socket.SHUT_RDWR)
+        (api_server,) = hasty.processes("api_server")
+        wait_for(lambda: not connections_of(api_server))
+        if ending == "dies":
+            os.kill(engine, signal.SIGKILL)
+        wait_for(lambda: hasty.processes("engine") not in ([], [engine]))
+        wait_for(lambda: figure(hasty, "running") is not None)  # it was welcomed
+    assert "on the next engine" not in hasty.log.read_text()[before:]
+    for name in ("running", "waiting", "paused", "steps_total"):
+        assert figure(hasty, name) == 0
 
 
 def open_session(server, clients):
@@ -275,6 +277,7 @@ def open_answer(server, clients):
 
 
 def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
+    """The supervisor is killed: the API server ends by itself, and says so to live sessions."""
     recording = tmp_path / "trace.jsonl"
     with served(tmp_path, "--record", str(recording), IZWI_DECODE_WORKERS="1") as server:
         say(server)
@@ -286,7 +289,10 @@ def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
         (engine,) = server.processes("engine")
         folder = folder_of_sockets(engine)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        server.process.kill()
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(opened(server, path)) for path in (STREAM, REALTIME)]
+            server.process.kill()
+            assert [end_of(socket) for socket in sockets] == [1012, 1012]
         wait_for(lambda: not any(is_running(pid) for pid in own))
         wait_for(lambda: not folder.exists())
 

@@ -84,30 +84,35 @@ def count():
     num_sent += 1
 
 
+@pytest.fixture(scope="session")
+def http():
+    with httpx.Client(base_url=BASE_URL, timeout=60) as client:
+        yield client
+
+
 @pytest.fixture(autouse=True)
-def world(request, monkeypatch):
+def world(request, monkeypatch, http):
     """Make what a test says is there."""
     global consent_id, completion_id, num_sent
     module, name = request.node.path.stem, request.node.name
     completion_id = None
     if module == "test_speech":
         pass_to_server(monkeypatch)
-    with httpx.Client(base_url=BASE_URL, timeout=60) as http:
-        if module == "test_voices" and "path_params" not in name:
-            http.delete("/audio/voices/x")
-            if "delete" in name:
-                files = {"audio_sample": ("a.wav", CLIP)}
-                fields = {"name": "voice_id", "consent": "yes", "x_vector_only": "true"}
-                http.post("/audio/voices", data=fields, files=files).raise_for_status()
-        if module == "test_voice_consents" and "create" not in name and "path_params" not in name:
-            answer = http.post(
-                "/audio/voice_consents",
-                data={"name": "somebody", "language": "en"},
-                files={"recording": ("a.wav", CLIP)},
-            )
-            consent_id = answer.raise_for_status().json()["id"]
-        if module in ("test_completions", "test_messages") and "create" not in name:
-            completion_id = stored_completion(http)
+    if module == "test_voices" and "path_params" not in name:
+        http.delete("/audio/voices/x")
+        if "delete" in name:
+            files = {"audio_sample": ("a.wav", CLIP)}
+            fields = {"name": "voice_id", "consent": "yes", "x_vector_only": "true"}
+            http.post("/audio/voices", data=fields, files=files).raise_for_status()
+    if module == "test_voice_consents" and "create" not in name and "path_params" not in name:
+        answer = http.post(
+            "/audio/voice_consents",
+            data={"name": "somebody", "language": "en"},
+            files={"recording": ("a.wav", CLIP)},
+        )
+        consent_id = answer.raise_for_status().json()["id"]
+    if module in ("test_completions", "test_messages") and "create" not in name:
+        completion_id = stored_completion(http)
     num_sent = 0
 
 
