@@ -63,7 +63,7 @@ def _drawn(generator: random.Random, variant: str, heldout: bool) -> Voice:
 
 
 def all_voices(seed: int = 3) -> list[Voice]:
-    """Return named voices, voices for cloning, held-out ones with other variants, more for cloning."""
+    """Return voices with names, for cloning, held out (with other variants), and more for cloning."""
     generator = random.Random(seed)
     variants = _VARIANTS.split()
 
