@@ -63,7 +63,7 @@ def _drawn(generator: random.Random, variant: str, heldout: bool) -> Voice:
 
 
 def all_voices(seed: int = 3) -> list[Voice]:
-    """Return voices with names, for cloning, held out (with other variants), and more for cloning."""
+    """Return named voices, some for cloning, held-out ones of other variants, more for cloning."""
     generator = random.Random(seed)
     variants = _VARIANTS.split()
 
