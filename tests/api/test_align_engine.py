@@ -66,6 +66,7 @@ def test_a_transcription_has_words_with_times(served):
     fields = {
         "model": "asr",
         "language": "en",
+        "max_new_tokens": 32,
         "response_format": "verbose_json",
         "timestamp_granularities[]": "word",
     }

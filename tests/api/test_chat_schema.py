@@ -12,6 +12,7 @@ from schemathesis.pytest.lazy import get_all_tests
 from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening
+from tests.api.one_connection import one_connection
 from tests.examples import examples
 
 PATH = "/v1/chat/completions"
@@ -21,6 +22,12 @@ app = create_app(FakeEngine(0.0), FakeRegistry(chat=FakeChat()), Settings(home=P
 description = app.openapi()
 schema = schemathesis.openapi.from_dict(description)
 statuses: list[int] = []
+
+
+@pytest.fixture(scope="module")
+def session():
+    with one_connection() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def fit_together(body):
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-def check(case, base_url):
+def check(case, base_url, session):
     if isinstance(case.body, dict):
         if isinstance(case.body.get("model"), str):
             case.body["model"] = "chat"
@@ -65,13 +72,13 @@ def check(case, base_url):
         assume(not any(order in reported or repr(order)[1:-1] in reported for order in FAILS))
         if case.meta.generation.mode.is_positive:
             fit_together(case.body)
-    answer = case.call_and_validate(base_url=base_url, timeout=60)
+    answer = case.call_and_validate(base_url=base_url, session=session, timeout=60)
     statuses.append(answer.status_code)
 
 
 @pytest.mark.parametrize("method", description["paths"][PATH])
-def test_what_the_schema_allows_is_answered(method, base_url):
+def test_what_the_schema_allows_is_answered(method, base_url, session):
     """`schema.parametrize()` would make all cases when tests are collected, in each worker."""
     one = schema.include(method=method.upper(), path=PATH)
     (made,) = get_all_tests(schema=one, test_func=check, settings=None, given_kwargs=None)
-    made.ok()[1](base_url=base_url)
+    made.ok()[1](base_url=base_url, session=session)

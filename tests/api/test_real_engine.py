@@ -49,11 +49,11 @@ def test_speech_is_the_same_alone_and_among_others(served):
         assert answer.status_code == 200, answer.text
         return np.frombuffer(answer.content, "<i2").astype(int)
 
-    alone = [say(seed) for seed in range(4)]
-    assert len({pcm.tobytes() for pcm in alone}) == 4
+    alone = [say(seed) for seed in range(3)]
+    assert len({pcm.tobytes() for pcm in alone}) == 3
     assert all(len(pcm) and len(pcm) % 1920 == 0 for pcm in alone)
-    with ThreadPoolExecutor(4) as pool:
-        for pcm, among_others in zip(alone, pool.map(say, range(4)), strict=True):
+    with ThreadPoolExecutor(3) as pool:
+        for pcm, among_others in zip(alone, pool.map(say, range(3)), strict=True):
             # The codes are the same; a batched codec may round a sample the other way.
             np.testing.assert_allclose(among_others, pcm, atol=1)
 
@@ -73,12 +73,11 @@ def test_every_kind_of_voice(served, tone_wav):
 def test_transcription_streams_what_it_answers(served, tone_wav):
     client, _ = served
     files = {"file": ("a.wav", tone_wav(2.0))}
-    whole = client.post("/v1/audio/transcriptions", data={"model": "asr"}, files=files)
+    ask = {"model": "asr", "max_new_tokens": "24"}
+    whole = client.post("/v1/audio/transcriptions", data=ask, files=files)
     assert whole.status_code == 200, whole.text
     assert whole.json()["usage"]["input_tokens"] > 0
-    streamed = client.post(
-        "/v1/audio/transcriptions", data={"model": "asr", "stream": "true"}, files=files
-    )
+    streamed = client.post("/v1/audio/transcriptions", data=ask | {"stream": "true"}, files=files)
     assert "transcript.text.done" in streamed.text
 
 

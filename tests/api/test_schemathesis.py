@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, assume
 from schemathesis.pytest.lazy import get_all_tests
@@ -14,6 +15,7 @@ from schemathesis.specs.openapi.checks import allow_header_conformance, positive
 from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
+from tests.api.one_connection import one_connection
 from tests.examples import examples
 
 # A schema cannot express what these accept: a clip that can be decoded, an SDP offer, a name in
@@ -49,7 +51,7 @@ schema = schemathesis.openapi.from_dict(app.openapi())
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-def check(case, client):
+def check(case, client, session):
     # The tool compares numbers as doubles, which have no integer next to 2^63.
     seed = case.body.get("seed") if isinstance(case.body, dict) else None
     assume(not isinstance(seed, int) or abs(abs(seed) - 2**63) > 4096)
@@ -60,9 +62,16 @@ def check(case, client):
         excluded.append(allow_header_conformance)
     case.call_and_validate(
         base_url=str(client.base_url),
+        session=session,
         excluded_checks=excluded,
         timeout=60,
     )
+
+
+@pytest.fixture(scope="module")
+def session():
+    with one_connection() as session:
+        yield session
 
 
 def operation(method: str, path: str) -> Callable[..., None]:
@@ -72,10 +81,10 @@ def operation(method: str, path: str) -> Callable[..., None]:
     longer than to collect all other tests.
     """
 
-    def test(client):
+    def test(client, session):
         one = schema.include(method=method, path=path)
         (made,) = get_all_tests(schema=one, test_func=check, settings=None, given_kwargs=None)
-        made.ok()[1](client=client)
+        made.ok()[1](client=client, session=session)
 
     return test
 
@@ -85,3 +94,6 @@ for path, operations in app.openapi()["paths"].items():
     for method in operations:
         name = re.sub(r"\W+", "_", f"test_{method}{path}").rstrip("_")
         globals()[name] = operation(method.upper(), path)
+
+# tests/api/test_chat_schema.py sends the same to a chat model, which answers more of it
+test_post_v1_chat_completions = pytest.mark.slow(globals()["test_post_v1_chat_completions"])

@@ -656,7 +656,7 @@ async def test_characters_are_counted_before_they_are_said(world, monkeypatch):
 
 # -- nothing is faked from here on ---------------------------------------------------------------
 MODEL, VOICE = "izwi-tiny-tts", "amber"
-TEXT = "One, two. Then 3 more words came."
+TEXT = "One, two. Then 3 came."
 
 
 @asynccontextmanager

@@ -120,7 +120,7 @@ AT_NIGHT = (
     *("overlap from the first word", "overlap with the last words", "another person asks"),
     *("music begins over the answer", "music behind a question", "babble behind a question"),
     *("noise at 10 dB, and stop", "echo at -10 dB after 400 ms", "mm-hm over an echo"),
-    *("a cough, then stop", "knocks"),
+    *("a cough, then stop", "knocks", "people talk far away"),
     *("echo at -10 dB after 50 ms", "echo at -20 dB after 150 ms", "echo at -20 dB after 400 ms"),
 )
 

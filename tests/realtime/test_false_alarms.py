@@ -11,7 +11,7 @@ from izwi.config import EngineConfig
 from tests.realtime.scenes import happened
 from tests.realtime.world import TTS, World, recorded
 
-LONG_ANSWER = "The train leaves at seven in the morning. It stops at the river, and at the market."
+LONG_ANSWER = "The train leaves at seven. It stops at the river."
 # An engine that is a little faster than the listener, so that it is at work when it is paused.
 STEP_S = 0.06
 
@@ -53,7 +53,7 @@ def undisturbed(world):
 def assert_resumed(phone, undisturbed):
     assert happened(phone) == "SERD"
     assert phone.num_left == 0
-    assert len(phone.audio()) == len(undisturbed) > 4 * 48_000
+    assert len(phone.audio()) == len(undisturbed) > 3 * 48_000
     assert phone.audio() == undisturbed
 
 
@@ -87,7 +87,8 @@ async def pause_all(engine):
         pytest.param("nothing", 2.0, marks=pytest.mark.slow),
         pytest.param("nothing", 20.0, marks=pytest.mark.slow),
         pytest.param("eviction", 2.0, marks=pytest.mark.slow),
-        ("death", 20.0),
+        pytest.param("death", 20.0, marks=pytest.mark.slow),
+        ("death", 2.0),
     ],
 )
 def test_an_answer_resumes_after_a_pause_of_any_length(world, undisturbed, pause_s, happens):
@@ -169,4 +170,4 @@ def test_an_answer_resumes_after_random_disturbances(world, undisturbed, seed):
                     await phone.hear(recorded(audio))
                     await phone.be_silent(0.4)
 
-    assert_resumed(conversation(world, disturb, chance.uniform(0.1, 4.0)), undisturbed)
+    assert_resumed(conversation(world, disturb, chance.uniform(0.1, 3.0)), undisturbed)

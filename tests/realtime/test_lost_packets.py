@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi_api.realtime.lost_packets import Filler, PacketBuffer
-from tests.realtime.conftest import ANSWER
+from tests.realtime.conftest import LONG_ANSWER
 
 RATE, PIECE = 24_000, 480
 SESSION = {"type": "realtime", "audio": {"input": {"transcription": {}}}}
@@ -117,7 +117,7 @@ def lossy(monkeypatch):
 async def test_a_conversation_works_over_a_network_that_loses_packets(served, said, lossy):
     from tests.realtime.test_webrtc import calling
 
-    served.answer = ANSWER
+    served.answer = LONG_ANSWER
     question = said("When does the train leave?")
     async with calling(served.url) as caller:
         caller.send("session.update", session=SESSION)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.realtime.conftest import ANSWER
+from tests.realtime.conftest import LONG_ANSWER
 from tests.realtime.test_conversations import talking
 
 NOTE = {"conversation": "none", "output_modalities": ["text"], "metadata": {"for": "notes"}}
 
 
 async def test_a_response_outside_the_conversation_does_not_wait_for_another(client, served):
+    served.answer = LONG_ANSWER
     async with talking(client) as talk:
         await talk.connection.response.create()
         first = await talk.until("response.created")
@@ -19,7 +20,7 @@ async def test_a_response_outside_the_conversation_does_not_wait_for_another(cli
         assert done.response.id == second.response.id, "it waits for none"
         assert done.response.metadata == {"for": "notes"}
         assert done.response.conversation_id is None
-        assert done.response.output[0].content[0].text == ANSWER
+        assert done.response.output[0].content[0].text == LONG_ANSWER
         ended = await talk.until("response.done")
         assert ended.response.id == first.response.id
         await talk.connection.conversation.item.retrieve(item_id=done.response.output[0].id)

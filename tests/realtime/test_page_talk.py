@@ -18,7 +18,7 @@ import pytest
 
 from izwi.audio.pcm import to_s16le
 from izwi_api.routes import realtime_calls
-from tests.realtime.conftest import ANSWER
+from tests.realtime import conftest
 
 playwright = pytest.importorskip("playwright.async_api", reason="pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -29,7 +29,7 @@ WAIT_MS = 240_000
 HEARD_S = 2.0  # how much of the answer is heard before it is interrupted
 # some words of the interruption, however well they were heard
 INTERRUPTED = re.compile("stop|wait|river|please", re.IGNORECASE)
-LONG_ANSWER = " ".join([ANSWER] * 12)
+LONG_ANSWER = " ".join([conftest.LONG_ANSWER] * 12)
 HAS_WEBRTC = find_spec("aiortc") is not None
 
 

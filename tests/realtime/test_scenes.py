@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.realtime.scenes import ASKED, AT_NIGHT, SCENES, Scene, happened, perform
+from tests.realtime.scenes import AT_NIGHT, SCENES, happened, perform
 from tests.realtime.world import World, recorded
 
 DELTA = "conversation.item.input_audio_transcription.delta"
+COMPLETED = "conversation.item.input_audio_transcription.completed"
 # Audio is sent in pieces of 40 ms, 250 ms ahead of its playback.
 PAUSED_S = 0.12
 
@@ -18,21 +19,31 @@ def world(tmp_path_factory):
         yield World(tmp_path_factory.mktemp("world"), patch)
 
 
-def play(world, scene):
-    turns = {"type": "server_vad"} | scene.turns
+def session(**turns):
+    turns = {"type": "server_vad"} | turns
     audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
+    return {"audio": audio}
+
+
+def play(world, scene):
     return world.talk(
         lambda phone, _: perform(scene, phone),
-        session={"audio": audio},
+        session=session(**scene.turns),
         echo=scene.echo,
         background=scene.background,
     )
 
 
 @pytest.fixture(scope="module")
-def undisturbed(world):
+def question(world):
+    """The first scene, played once."""
+    return play(world, SCENES["a question"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(question):
     """The audio of an answer over which there is no sound."""
-    audio = play(world, Scene((*ASKED, "done"), "SERD")).audio()
+    audio = question.audio()
     assert len(audio) > 2 * 48_000
     return audio
 
@@ -44,10 +55,10 @@ assert set(AT_NIGHT) < set(SCENES)
     "name",
     [pytest.param(name, marks=pytest.mark.slow) if name in AT_NIGHT else name for name in SCENES],
 )
-def test_each_scene_gives_the_expected_events(world, undisturbed, name):
+def test_each_scene_gives_the_expected_events(world, question, undisturbed, name):
     scene = SCENES[name]
-    phone = play(world, scene)
-    heard = phone.of("conversation.item.input_audio_transcription.completed")
+    phone = question if name == "a question" else play(world, scene)
+    heard = phone.of(COMPLETED)
     words = [happened.event["transcript"] for happened in heard]
     assert happened(phone) == scene.happens, words
     assert phone.num_left == 0
@@ -77,11 +88,16 @@ def test_an_answer_prepared_for_a_client_that_leaves_is_counted_as_unused(world)
 
 
 def test_words_are_sent_while_the_user_speaks(world):
-    phone = play(world, Scene((0.4, "long", "another"), "SER"))
+    async def script(phone, _):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("long"))
+        await phone.until(COMPLETED)
+
+    phone = world.talk(script, session=session())
     came = [e.at_s for e in phone.of(DELTA)]
     (stopped,) = phone.of("input_audio_buffer.speech_stopped")
     assert sum(at_s < stopped.at_s - 1 for at_s in came) > 2
-    (heard,) = phone.of("conversation.item.input_audio_transcription.completed")
+    (heard,) = phone.of(COMPLETED)
     deltas = "".join(e.event["delta"] for e in phone.of(DELTA))
     # the transcriber begins anew after each pause, and may then hear the last word otherwise
     assert len(deltas) > 40

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from izwi.audio.pcm import to_s16le
-from tests.realtime.conftest import ANSWER
+from tests.realtime.conftest import LONG_ANSWER
 from tests.realtime.test_vad import voice
 
 aiortc = pytest.importorskip("aiortc", reason="needs the extra `webrtc`")
@@ -125,7 +125,7 @@ async def calling(url):
 
 @pytest.fixture
 def url(served):
-    served.answer = ANSWER
+    served.answer = LONG_ANSWER
     return served.url
 
 
@@ -144,7 +144,7 @@ async def test_a_spoken_question_is_answered_on_the_track(url, said):
                 for event in caller.events
                 if event["type"] == "response.output_audio_transcript.delta"
             )
-            == ANSWER
+            == LONG_ANSWER
         )
         assert sum(peak > 1000 for peak in caller.loudness) > 50, "a second of sound"
 
@@ -169,7 +169,7 @@ async def test_speech_over_an_answer_stops_it(url, said):
         item = done["response"]["output"][0]
         caller.send("conversation.item.retrieve", item_id=item["id"])
         kept = (await caller.until("conversation.item.retrieved"))["item"]
-        assert len(kept["content"][0]["transcript"] or "") < len(ANSWER)
+        assert len(kept["content"][0]["transcript"] or "") < len(LONG_ANSWER)
 
 
 async def test_clearing_the_output_buffer_stops_the_answer(url):
