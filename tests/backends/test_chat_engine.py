@@ -7,6 +7,7 @@ between two backends' borders of an id, some 1e-6 wide: these cases have none.
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat")
 
 
+@lru_cache(maxsize=3)  # one of each kind; a model holds a process that renders its template
+def loaded(folder: Path, backend: str) -> Any:
+    return FAMILY.load(folder, backend_of(backend))
+
+
 class Loop:
     """An engine over the checkpoint, and what each request got."""
 
     def __init__(self, folder: Path, backend: str, **config: Any):
-        made = backend_of(backend)
-        self.model = FAMILY.load(folder, made)
+        made, self.model = backend_of(backend), loaded(folder, backend)
         settings = {"page_size": PAGE, "kv_bytes": 1 << 20, **config}
         self.engine = Engine({"m": self.model}, made, EngineConfig(**settings))
         self.got: dict[str, list[int]] = {}

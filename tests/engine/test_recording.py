@@ -273,6 +273,13 @@ def golden() -> list[Line]:
     return [line for path in sorted(RECORDINGS.glob("*.jsonl")) for line in read_recording(path)]
 
 
+def shortest() -> SpeechLine:
+    return min(
+        (line for line in golden() if isinstance(line, SpeechLine)),
+        key=lambda line: len(line.entries),
+    )
+
+
 def engine_of(world: tuple[TorchBackend, Registry], **config) -> Engine:
     backend, registry = world
     return Engine(registry.models, backend, EngineConfig(**config))
@@ -308,10 +315,11 @@ def test_the_corpus_gives_the_same_alone(world, most_entries: int) -> None:
 def test_golden_recordings_replay_the_same_in_batches_and_under_pressure(world) -> None:
     lines = golden()
     random.Random(0).shuffle(lines)
-    needed = max(line.request.num_positions + len(line.entries) for line in lines)
     roomy = engine_of(world)
     assert here(replay(roomy, world[1], lines), lines, world[0]) == []
     # memory for one and a half of the longest: nobody runs through undisturbed
+    lines = [line for line in lines if len(line.entries) <= 25]
+    needed = max(line.request.num_positions + len(line.entries) for line in lines)
     tight = engine_of(world, kv_bytes=tight_bytes(world, needed), max_step_tokens=64)
     pages = min(load["pages"] for load in tight.load.values())
     assert needed <= pages * 16 < 4 * needed
@@ -341,7 +349,7 @@ def tight_bytes(world, num_positions: int) -> int:
     ],
 )
 def test_a_change_is_found_and_named(world, change, what: str) -> None:
-    line = golden()[0]
+    line = shortest()
     changed = msgspec.structs.replace(line, **change(line))
     (difference,) = replay(engine_of(world), world[1], [changed])
     assert (difference.line, difference.what) == (1, what)
@@ -365,7 +373,7 @@ def test_what_was_aborted_is_compared_as_far_as_it_went(world, tmp_path: Path) -
     engine = engine_of(world)
     engine.submit(request)
     recorder.submitted(request)
-    for _ in range(20):
+    for _ in range(10):
         for chunk in engine.step():
             recorder.chunk(chunk)
     recorder.chunk(engine.abort("x")[0])

@@ -72,9 +72,9 @@ def test_text_is_sent_at_once_and_the_first_audio_before_the_second_text() -> No
 @each_backend
 @pytest.mark.parametrize("ahead", [False, True])
 def test_rows_of_both_tracks_run_in_one_step(ahead: bool, backend: str) -> None:
-    requests = [talk_request(str(n), 3 + 4 * n, n, 50) for n in range(6)]
-    neighbours = [toy_request(f"s{n}", 5 + n, n, 20) for n in range(2)]
-    neighbours += [toy_request(f"t{n}", 5 + n, n, 20, model="text") for n in range(2)]
+    requests = [talk_request(str(n), 3 + 4 * n, n, 32) for n in range(6)]
+    neighbours = [toy_request(f"s{n}", 5 + n, n, 12) for n in range(2)]
+    neighbours += [toy_request(f"t{n}", 5 + n, n, 12, model="text") for n in range(2)]
     expected = {r.request_id: alone(r, backend) for r in [*requests, *neighbours]}
     with ahead_of(backend) if ahead else nullcontext(backend) as kind:
         talk_of(kind).tracks_drawn.clear()
@@ -102,7 +102,7 @@ def surprises_of(request: Request, logged: list[Logged]) -> list[int]:
 def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
     """Where the ids change the track early, what was launched on the other one is drawn again."""
     places: set[int] = set()
-    for seed in range(40):
+    for seed in (3, 4, 9, *range(40)):  # the first three hold all places
         if len(places) == 4:
             break
         length = 5 + seed % 7
@@ -126,7 +126,7 @@ def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
 
 def test_a_log_that_lacks_only_its_last_audio_ends_by_itself() -> None:
     """The engine died after the last entry was delivered, and before its audio was made."""
-    ended = (talk_request("a", 6, seed, 80) for seed in range(60))
+    ended = (talk_request("a", 6, seed, 80) for seed in (16, *range(60)))
     request = next(r for r in ended if alone(r).logged[-1] == (FRAMES, (AUDIO_END,) * 3))
     expected = alone(request)
     delivered = SumCodec.frame_samples - SumCodec.lookahead_samples

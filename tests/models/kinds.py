@@ -43,11 +43,11 @@ def request_of(family: Family, model: Any, i: int) -> Request:
         # clips of two buckets: the encoders are recorded, too
         clip = ReferenceClip(waveform(1.2 + 0.7 * i), TEXTS[i] if i else None)
         voice = clip if model.can_clone else None
-        ask = SpeechInput(TEXTS[i], voice=voice, temperature=sampled, seed=i, max_new_tokens=40)
+        ask = SpeechInput(TEXTS[i], voice=voice, temperature=sampled, seed=i, max_new_tokens=24)
         return model.prepare_speech(str(i), "m", ask)
     if family is CHAT:
         said = (ChatMessage(Role.USER, TEXTS[i]),)
-        chat = ChatInput(said, temperature=sampled, seed=i, max_new_tokens=40)
+        chat = ChatInput(said, temperature=sampled, seed=i, max_new_tokens=24)
         return model.prepare_chat(str(i), "m", chat)
     heard = TranscriptionInput(waveform(3.2 * (i + 1)), max_new_tokens=24)
     return model.prepare_transcription(str(i), "m", heard)

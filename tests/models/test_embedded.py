@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -75,6 +76,9 @@ class World:
         await heard.finish()
         return heard.text
 
+    async def transcribe_each(self, clips: list[Float32]) -> list[str]:
+        return await asyncio.gather(*map(self.transcribe, clips))
+
 
 @pytest.fixture
 async def world(loaded: Loaded) -> AsyncIterator[World]:
@@ -94,19 +98,23 @@ def bag(text: str) -> list[str]:
     ids=["streaming", "full"],
 )
 async def test_what_is_said_is_what_is_heard(world: World, mode: TextMode) -> None:
+    said = [
+        world.say(text, voice="amber", text_mode=mode, seed=seed)
+        for seed, text in enumerate(SENTENCES)
+    ]
+    clips = [pcm for pcm, _ in await asyncio.gather(*said)]
+    assert all(np.abs(pcm).max() > 0.05 for pcm in clips)
     missed = total = 0
-    for seed, text in enumerate(SENTENCES):
-        pcm, _ = await world.say(text, voice="amber", text_mode=mode, seed=seed)
-        assert np.abs(pcm).max() > 0.05
-        heard = bag(await world.transcribe(pcm))
+    for text, words in zip(SENTENCES, await world.transcribe_each(clips), strict=True):
+        heard = bag(words)
         missed += sum(word not in heard for word in bag(text))
         total += len(bag(text))
     assert missed / total < 0.1, f"{missed} of {total} words were not heard"
 
 
 async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
-    low, _ = await world.say(SENTENCES[0], voice="dorian")
-    high, _ = await world.say(SENTENCES[0], voice="greta")
+    said = (world.say(SENTENCES[0], voice=voice) for voice in ("dorian", "greta"))
+    (low, _), (high, _) = await asyncio.gather(*said)
 
     def brightness(pcm: Float32) -> float:
         """Mean zero crossings of the louder half: higher voices cross more often."""
@@ -114,8 +122,8 @@ async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
         return float((np.diff(np.signbit(loud)) != 0).mean())
 
     assert brightness(low) != brightness(high)
-    follows_low, _ = await world.say(SENTENCES[1], voice=ReferenceClip(low), seed=1)
-    follows_high, _ = await world.say(SENTENCES[1], voice=ReferenceClip(high), seed=1)
+    said = (world.say(SENTENCES[1], voice=ReferenceClip(clip), seed=1) for clip in (low, high))
+    (follows_low, _), (follows_high, _) = await asyncio.gather(*said)
     assert not np.array_equal(follows_low[:24000], follows_high[:24000])
 
 
@@ -157,19 +165,25 @@ async def test_everyday_utterances_come_back_from_every_named_voice(
     world: World, num_texts: int
 ) -> None:
     """Each voice says this many sentences, and all sentences are said."""
-    wrong = []
-    for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
-        for text in (EVERYDAY * 2)[number % 4 :][:num_texts]:
-            pcm, _ = await world.say(text, voice=voice, seed=0)
-            heard = await world.transcribe(pcm)
-            if bag(heard) != bag(text):
-                wrong.append((voice, text, heard))
+    asked = [
+        (voice, text)
+        for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers)
+        for text in (EVERYDAY * 2)[number % 4 :][:num_texts]
+    ]
+    said = await asyncio.gather(*(world.say(text, voice=voice, seed=0) for voice, text in asked))
+    heard = await world.transcribe_each([pcm for pcm, _ in said])
+    wrong = [
+        (voice, text, words)
+        for (voice, text), words in zip(asked, heard, strict=True)
+        if bag(words) != bag(text)
+    ]
     assert len(wrong) <= 1, wrong
 
 
 async def test_the_second_sentence_is_heard_after_a_pause(world: World) -> None:
-    said = [(await world.say(text, voice="basil", seed=3))[0] for text in SENTENCES[:2]]
-    heard = await world.transcribe(np.concatenate([said[0], np.zeros(24000, np.float32), said[1]]))
+    said = await asyncio.gather(*(world.say(text, voice="basil", seed=3) for text in SENTENCES[:2]))
+    pause = np.zeros(24000, np.float32)
+    heard = await world.transcribe(np.concatenate([said[0][0], pause, said[1][0]]))
     for text in SENTENCES[:2]:
         assert sum(word in bag(heard) for word in bag(text)) >= len(bag(text)) - 2
 

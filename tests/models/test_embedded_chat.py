@@ -28,7 +28,6 @@ from izwi_models.tiny.recipes.chat.turns import Dialogue
 from izwi_models.tiny.recipes.chat.wording import Draw
 
 NAME = "izwi-tiny-chat"
-_OF_EACH_KIND = 2
 
 
 class World:
@@ -83,19 +82,20 @@ def test_the_checkpoints_files_equal_the_recipes_output(folder):
     assert sum(file.stat().st_size for file in folder.iterdir()) < 12e6
 
 
-async def test_held_out_questions_are_answered(world):
-    dice, asked = random.Random(11), []
-    for kind in KINDS:
-        for place in range(_OF_EACH_KIND):
-            draw = Draw(dice, held_out=True, spoken=place % 2 == 0)
+@pytest.mark.parametrize("of_each_kind", [1, pytest.param(4, marks=pytest.mark.slow)])
+async def test_held_out_questions_are_answered(world, of_each_kind):
+    dice, asked = random.Random(12), []
+    for number, kind in enumerate(KINDS):
+        for place in range(of_each_kind):
+            draw = Draw(dice, held_out=True, spoken=(number + place) % 2 == 0)
             dialogue = draw_dialogue(draw, kind)
             while dialogue.tools and kind != "devices":  # long to read
                 dialogue = draw_dialogue(draw, kind)
             asked.append((dialogue, system_message(dialogue, dice)))
     right = await asyncio.gather(*(world.is_right(*each) for each in asked))
     wrong = [d.turns[-1].user for (d, _), well in zip(asked, right, strict=True) if not well]
-    # of 16; 97 % of a thousand are right (benchmarks/results/chat_heldout.json)
-    assert len(wrong) <= 2, wrong
+    # 97 % of a thousand are right (benchmarks/results/chat_heldout.json)
+    assert len(wrong) <= len(asked) // 8, wrong
 
 
 async def test_a_conversation_continues_over_turns(world):

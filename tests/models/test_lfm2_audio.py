@@ -113,7 +113,7 @@ def test_a_state_gives_the_references_frame(loops, n):
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("n", range(len(CASES)))
 def test_an_answer_has_the_references_entries(loops, n, mode, most):
-    """By themselves; `test_lfm2_engine.py` compares all of them, through the engine."""
+    """By themselves; `test_lfm2_engine.py` compares more, at night all, through the engine."""
     expected = [tuple(ids) for ids in CASES[n]["runs"][mode.value]["entries"][:most]]
     loop, blocks = Loop(loops[n], CONFIG), Blocks(6, 12)
     hidden, turn = loop.run(prompt_inputs(loops[n], n)), first_turn(blocks)

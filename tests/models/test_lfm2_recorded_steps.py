@@ -40,14 +40,14 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def asked(model: Any) -> list[Request]:
     """Requests of both modes, greedy and sampled, with and without audio, of many lengths."""
     said = [
-        talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
-        talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),
+        talk(model, "greedy", turn("How are you?"), max_new_tokens=40, temperature=0.0),
+        talk(model, "drawn", turn("Tell me more."), max_new_tokens=31, temperature=0.8, seed=3),
         talk(model, "heard", turn(AudioContent(waveform(0.7))), max_new_tokens=23, seed=4),
         talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
         talk(model, "one", turn("y"), max_new_tokens=1),
         talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),
     ]
-    ask = SpeechInput("Say this aloud.", max_new_tokens=45, seed=7)
+    ask = SpeechInput("Say this aloud.", max_new_tokens=34, seed=7)
     return [*said, model.prepare_speech("speech", "s2s", ask)]
 
 
@@ -132,7 +132,7 @@ def test_a_pause_and_an_eviction_are_not_in_an_answer(
             if steps == 15:
                 engine.pause("drawn")
                 engine.submit(requests["speech"])
-            if steps == 60:
+            if steps == 45:
                 engine.resume("drawn")
             for chunk in engine.step():
                 if chunk.request_id == "drawn":

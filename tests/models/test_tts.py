@@ -142,10 +142,10 @@ def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str
             assert "clip" in form
 
 
-@pytest.mark.parametrize("most", [24, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [12, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORMS)
 def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str, most: int) -> None:
-    """By itself; `test_tts_engine.py` compares all frames of all forms, through the engine."""
+    """By itself; `test_tts_engine.py` compares more frames, through the engine."""
     assert len(GOLDEN[f"{name}_codes"]) >= 64
     expected = GOLDEN[f"{name}_codes"][:most]
     form = FORMS[name]
@@ -157,9 +157,9 @@ def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str,
 def test_many_prompts_in_chunks_give_the_same_codes(models: dict[str, Qwen3TTS], kind: str) -> None:
     names = [name for name, form in FORMS.items() if form["kind"] == kind]
     requests = [request_of(models, FORMS[name]) for name in names]
-    found = run(models[kind], requests, 20, chunk=7)
+    found = run(models[kind], requests, 12, chunk=7)
     for name, codes in zip(names, found, strict=True):
-        assert (codes == GOLDEN[f"{name}_codes"][:20]).all(), name
+        assert (codes == GOLDEN[f"{name}_codes"][:12]).all(), name
 
 
 @pytest.mark.parametrize("kind", KINDS)

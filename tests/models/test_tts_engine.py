@@ -21,7 +21,7 @@ from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.models.test_tts import CLIP, FORMS, GOLDEN, KINDS, ask_of, clip_codes
 from tests.models.tiny_tts import write_tiny_tts
 
-FRAMES = 71
+FRAMES = 40  # of 71 that the goldens hold
 # Steps too short for the longest prompts, so that these are run in chunks.
 CONFIG = EngineConfig(max_running=16, kv_bytes=1 << 23, max_step_tokens=40)
 
@@ -95,7 +95,7 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
     chunks = finish(engine, requests)
     for name in names:
         codes, pcm = joined(chunks[name])
-        assert (codes == GOLDEN[f"{name}_codes"]).all(), name
+        assert (codes == GOLDEN[f"{name}_codes"][:FRAMES]).all(), name
         assert chunks[name][-1].reason is Reason.LENGTH
         frames = FORMS[name].get("clip", 0)
         heard = np.concatenate([clip_codes(frames), codes]) if frames else codes

@@ -288,7 +288,7 @@ def test_codes_are_those_of_the_whole_text(
 ) -> None:
     asked = dict(VOICES[voice])
     model = load(asked.pop("kind"), **LIMITS[limit])
-    asked |= {"temperature": temperature, "seed": 11, "max_new_tokens": 24}
+    asked |= {"temperature": temperature, "seed": 11, "max_new_tokens": 16}
     ask = SpeechInput("", text_mode=TextMode.STREAMING, **asked)
     beside = Loop(model)
     stream = model.text_stream("id", "tiny", ask)
@@ -406,7 +406,7 @@ def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     """Words of a sentence reach the model before the sentence is complete."""
     folder = Path(__file__).parents[2] / "models" / "izwi_models" / "tiny" / "izwi-tiny-tts"
     model = FAMILY.load(folder, torch_backend("cpu", "float32"))
-    text = "Dr. Smith paid $4.50 for 3 apples, and that was all he had. Then he left the town."
+    text = "Dr. Smith paid $4.50, and that was all he had. Then he left."
     ask = SpeechInput("", "amber", seed=5)
     loop, at_once = Loop(model), Loop(model)
     stream = model.text_stream("id", "tiny", ask)
