@@ -175,9 +175,7 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
         after = load_file(out / name)
         assert after.keys() == before.keys()
         moved = [k for k in after if not torch.equal(after[k], before[k])]
-        fixed = [k for k in after if recipe is talker and k.startswith("speaker_encoder")]
-        assert not set(fixed) & set(moved)
-        assert len(moved) > (len(after) - len(fixed)) / 2
+        assert len(moved) > len(after) / 2
         trained = [k for k in moved if "codebook" not in k]  # these follow their vectors at once
         far = max(float((after[k].float() - before[k].float()).abs().max()) for k in trained)
         assert far < 0.01, "two steps are not a start from nothing"
