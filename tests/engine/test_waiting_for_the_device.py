@@ -74,7 +74,7 @@ def spoken(name: str, seed: int, frames: int) -> Request:
     return replace(toy_request(name, 5, seed=seed, frames=frames), stop_ids=())
 
 
-@examples(7)
+@examples(10)
 @given(
     outliers=st.dictionaries(st.integers(10, 120), st.floats(3.0, 500.0), min_size=1, max_size=8),
     burst=st.integers(0, 12),
