@@ -177,8 +177,9 @@ def test_ctrl_c_stops_an_answer_and_not_the_talk(talk, monkeypatch):
     assert result.stdout.endswith("two\n")
     said = [message.content for message in talk.asked[-1].messages]
     assert said[::2] == ["one! and a lot more", "two"]
-    assert said[1].startswith("one")
-    assert len(said[1]) < len(said[0])
+    # on a busy machine the signal comes before all that was drawn is printed
+    assert said[0].startswith(said[1])
+    assert 0 < len(said[1]) < len(said[0])
     assert not talk.engine.live
 
 
