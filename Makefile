@@ -13,11 +13,11 @@ serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-# The checks use one core each, so two run at a time. Collecting all tests first writes their bytecode
-# once; each worker would make it for itself.
+# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Collecting
+# all tests first writes their bytecode once; each worker would make it for itself.
 test: $(VENV)/.dev
-	$(MAKE) --jobs 2 check wheel collected
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
+	$(MAKE) --jobs 3 check wheel collected
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
 collected: $(VENV)/.dev
