@@ -145,7 +145,7 @@ async def listen(
         body.update(clip)
     began = time.perf_counter()
     audible, received, rest, late = 0.0, 0, b"", 0.0
-    silent = np.zeros(0, np.int16)  # what came before anything was audible
+    silent = b""  # what came before anything was audible
     async with client.post("/v1/audio/speech", json=body) as answer:
         if answer.status != 200:
             raise RuntimeError(f"{answer.status}: {await answer.text()}")
@@ -155,8 +155,8 @@ async def listen(
             whole = len(data) & ~1
             samples, rest = np.frombuffer(data[:whole], "<i2"), data[whole:]
             if not audible:
-                silent = np.concatenate([silent, samples])
-                loud = audible_blocks(from_s16le(silent.tobytes()))
+                silent += data[:whole]
+                loud = audible_blocks(from_s16le(silent))
                 if len(loud):
                     audible, start = now, int(loud[0]) * AUDIBLE_BLOCK
             elif len(samples):  # playback of earlier audio lasts until here

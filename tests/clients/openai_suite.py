@@ -18,7 +18,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -52,9 +51,6 @@ _CHOICE = "(not test_client or error or retr or timeout)"
 # that its types do not allow; clients of asyncio send the same requests.
 STRICT = f"{_CHOICE} and not loose and not async"
 EVERY_CLIENT = _CHOICE
-# pip asks them for the name and the version of what it has fetched. An environment that it would
-# make for them alone takes three times as much processor time.
-_BUILD_MODULES = ("hatchling", "hatch_fancy_pypi_readme")
 # What the environment of this machine must not change: keys and addresses of the SDK, options of
 # pytest, and proxies.
 _LEFT_OUT = re.compile(r"OPENAI_.*|PYTEST_.*|PYTHON.*|.*_PROXY", re.IGNORECASE)
@@ -168,10 +164,9 @@ def fetch(cache: Path = CACHE) -> Path:
 
 
 def _download(requirement: str, folder: Path) -> None:
+    # pip asks openai's build backend, which is installed here, for the version of what it fetched
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--no-binary", "openai", "--dest", str(folder), requirement]
-    if all(find_spec(module) for module in _BUILD_MODULES):
-        command.append("--no-build-isolation")
+    command += ["--no-build-isolation", "--no-binary", "openai", "--dest", str(folder), requirement]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S)
     except subprocess.CalledProcessError as error:

@@ -25,11 +25,11 @@ from izwi_api.cli.main import app
 from izwi_api.client import Client
 from izwi_api.settings import DEFAULT_MODELS
 from izwi_models.tiny.recipes.voices import NAMED
+from tests.contract.test_python import BLOCKS
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHON_PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 
@@ -129,11 +129,7 @@ def test_python_example(run_script: Callable[[str], str]) -> None:
 
 
 def test_a_server_from_python(port: int, run_script: Callable[[str], str]) -> None:
-    (example,) = [
-        block
-        for block in re.findall(r"```python\n(.*?)```", PYTHON_PAGE, re.DOTALL)
-        if "127.0.0.1:8000" in block
-    ]
+    (example,) = [block for block in BLOCKS if "127.0.0.1:8000" in block]
     imported = "from izwi_api.client import Client\n"
     out = run_script(imported + example.replace(":8000", f":{port}"))
     assert "izwi-tiny-tts" in out

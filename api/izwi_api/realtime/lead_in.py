@@ -7,9 +7,7 @@ import numpy as np
 from izwi.arrays import Float32
 
 _QUIET = 10 ** (-50 / 20)
-_BLOCK_S = (
-    0.005  # the power of this much decides; a click, as codecs make at a start, is not speech
-)
+_BLOCK_S = 0.005  # judged by its power: a click, as codecs make at the start, is not audible
 _KEPT_S = 0.02  # silence kept before the first audible sample
 _MAX_CUT_S = 0.4  # longer silence is an intended pause
 

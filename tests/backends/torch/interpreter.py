@@ -18,20 +18,20 @@ import numpy as np
 def hasten() -> None:
     """Replace functions of the interpreter. The names are those of Triton 3.6."""
     _hasten_calls()
+    _hasten_reductions()
     _hasten_types()
     _hasten_operators()
 
 
 def _hasten_calls() -> None:
+    """Look once for what is replaced, and replace it once while a kernel runs."""
     import triton.language as tl
     from triton.runtime import interpreter
 
-    find_dtype, reduce = interpreter._get_np_dtype, interpreter.ReduceOps.apply_impl
     patch_attr, patch_lang = interpreter._patch_attr, interpreter._patch_lang
     semantic_of, wrapped = cache(interpreter.TritonSemantic), tl.tensor.__add__.__code__
     run_grid = interpreter.GridExecutor.__call__
     patched: dict[int, Any] = {}  # by module of a function, while a kernel runs
-    dtypes: dict[tuple[type, str], np.dtype[Any]] = {}
 
     @cache
     def builtins_of(package: Any) -> list[str]:
@@ -71,11 +71,18 @@ def _hasten_calls() -> None:
         finally:
             patched.clear()
 
-    def dtype_of(kind: Any) -> np.dtype[Any]:
-        key = type(kind), kind.name
-        if key not in dtypes:
-            dtypes[key] = find_dtype(kind)
-        return dtypes[key]
+    interpreter._patch_lang = patch_once
+    interpreter.GridExecutor.__call__ = run_grid_anew
+    interpreter._patch_attr = patch_function
+    interpreter._patch_builtin = patch_builtin
+
+
+def _hasten_reductions() -> None:
+    """Let numpy compute the exclusive or of an axis."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    reduce = interpreter.ReduceOps.apply_impl
 
     def apply(self: Any, operands: Any) -> Any:
         if self.combine_fn != tl.standard._xor_combine or self.axis is None:
@@ -84,17 +91,22 @@ def _hasten_calls() -> None:
         found = np.bitwise_xor.reduce(operand.handle.data, self.axis, keepdims=self.keep_dims)
         return self.to_tensor(found, operand.dtype)
 
-    interpreter._patch_lang = patch_once
-    interpreter.GridExecutor.__call__ = run_grid_anew
-    interpreter._patch_attr = patch_function
-    interpreter._patch_builtin = patch_builtin
-    interpreter._get_np_dtype = dtype_of
     interpreter.ReduceOps.apply_impl = apply
 
 
 def _hasten_types() -> None:
-    """Keep the shapes of values, and name the type of a tuple when somebody asks for it."""
+    """Keep the types and shapes of values; name the type of a tuple when somebody asks for it."""
     import triton.language.core as tl
+    from triton.runtime import interpreter
+
+    find_dtype = interpreter._get_np_dtype
+    dtypes: dict[tuple[type, str], np.dtype[Any]] = {}
+
+    def dtype_of(kind: Any) -> np.dtype[Any]:
+        key = type(kind), kind.name
+        if key not in dtypes:
+            dtypes[key] = find_dtype(kind)
+        return dtypes[key]
 
     are_equal, make_block = tl.dtype.__eq__, tl.block_type.__init__
     blocks: dict[tuple[int, ...], tuple[Any, int, str, Any]] = {}
@@ -129,6 +141,7 @@ def _hasten_types() -> None:
             self.named = tl._type_for_tuple_values(self.values)
         return self.named
 
+    interpreter._get_np_dtype = dtype_of
     tl.block_type.__init__ = block
     tl.tensor.__init__ = tensor
     tl.tuple.__init__ = tuple_of

@@ -24,12 +24,7 @@ from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
-from izwi_models.tiny.recipes.data import (
-    Clips,
-    Corpus,
-    bucket_batches,
-    text_table,
-)
+from izwi_models.tiny.recipes.data import Clips, Corpus, bucket_batches, text_table
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.harness import (
     Clock,
