@@ -31,6 +31,7 @@ _CLIP_FRAMES = 30
 _MOST_FRAMES = 130  # limit of an utterance; one that reaches it did not end by itself
 _LONGEST_FRAMES = 100  # maximum length for the transcriber
 _EACH_VOICE = 100  # sentences with each named voice
+_EACH_CLONE = 10  # sentences with each cloned voice
 _PARTS = ("hearing", "codec", "speaking", "cloning")
 
 
@@ -159,8 +160,9 @@ def clone(
     sampling: Sampling,
     mode: TextMode,
 ) -> dict[str, float]:
-    """Clone each unseen voice from a clip, and speak a sentence of another voice with it.
+    """Clone each unseen voice from a clip, and speak sentences of other voices with it.
 
+    Pitch and speaker vectors are those of the first sentence of each voice.
     `nearer_to_own` is the share of (speech, other voice) pairs in which the speech's speaker vector
     is nearer, by angle, to that of its own clip than to that of the other voice's clip.
     """
@@ -171,9 +173,11 @@ def clone(
     items = list(clips.values())
     references = torch.stack([_audio(corpus, i)[FRAME : (_CLIP_FRAMES + 1) * FRAME] for i in items])
     vectors = speaker.embed_clips(references)
-    texts = [corpus.texts[(i + 7) % unseen] for i in items]
-    made = speaker.audio(speaker.speak(texts, vectors, mode, sampling))
-    heard = listener.transcribe(made)
+    moves = [7 + len(items) * turn for turn in range(_EACH_CLONE)]
+    texts = [corpus.texts[(i + move) % unseen] for move in moves for i in items]
+    spoken = speaker.speak(texts, vectors.repeat(_EACH_CLONE, 1), mode, sampling)
+    everything = speaker.audio(spoken)
+    heard, made = listener.transcribe(everything), everything[: len(items)]
     said = torch.cat([speaker.embed_clips(_at_least(audio)[None]) for audio in made])
     alike = torch.cosine_similarity(said[:, None], vectors[None], dim=-1)
     nearer = (alike.diagonal()[:, None] > alike).float()
@@ -192,6 +196,7 @@ def clone(
         "voiced_in_clips": shares[-1],
         "nearer_to_own": float(nearer.sum() / (len(items) * (len(items) - 1))),
         "wer": word_error_rate(texts, heard),
+        "sentences": len(texts),
     }
 
 
