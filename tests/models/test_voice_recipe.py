@@ -26,6 +26,7 @@ from izwi_models.tiny.recipes.augment import (
 from izwi_models.tiny.recipes.codec_folder import load_codec, write_codec
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.perception import Perception
+from izwi_models.tiny.recipes.rows import Row, assign_voices, replies
 from izwi_models.tiny.recipes.settings import ASR, asr_config
 from izwi_models.tiny.recipes.short import (
     HELDOUT_SHORT,
@@ -35,7 +36,7 @@ from izwi_models.tiny.recipes.short import (
     short_utterances,
 )
 from izwi_models.tiny.recipes.spectral import gap_loss
-from izwi_models.tiny.recipes.speech import Espeak, Row, assign_voices, jobs_for
+from izwi_models.tiny.recipes.speech import Espeak, followed_by, jobs_for
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 from izwi_models.tiny.recipes.voicing import periodicity_loss
 
@@ -175,9 +176,44 @@ def test_each_text_is_spoken_by_a_trained_voice_and_the_newest_speaks_most() -> 
 def test_a_job_speaks_all_rows_of_its_texts(tmp_path) -> None:
     jobs = list(jobs_for([("A.", "", 1.0), ("Mm-hm.", "[[mm]]", 0.7)], tmp_path, 1, 5))
     spoken = [row for job in jobs if job.stem.name.startswith("train") for row in job.rows]
-    assert {row[1:] for row in spoken} == {("A.", "", 1.0), ("Mm-hm.", "[[mm]]", 0.7)}
+    assert {row[1:4] for row in spoken} == {("A.", "", 1.0), ("Mm-hm.", "[[mm]]", 0.7)}
     heldout = [row for job in jobs if not job.stem.name.startswith("train") for row in job.rows]
     assert all(isinstance(row, Row) and not row.spoken for row in heldout)
+
+
+def test_a_reply_is_said_by_a_trained_voice_after_a_pause(tmp_path) -> None:
+    rows = replies([f"{number}." for number in range(300)], 200, 5)
+    assert len(rows) == 200
+    assert all(row.text and row.reply and row.text != row.reply for row in rows[:20])
+    assert sum(row.voice == row.reply_voice for row in rows) < 40
+    assert {row.pause_frames for row in rows} == set(range(19))
+    assert not any(all_voices()[row.reply_voice].heldout for row in rows)
+    jobs = {job.stem.name: job.rows for job in jobs_for([("A.", "", 1.0)], tmp_path, 1, 5, rows)}
+    assert sorted(row for n in range(4) for row in jobs[f"replies000{n}"]) == sorted(rows)
+    assert [row.text for row in jobs["train0000"]] == ["A."]
+
+
+def test_a_reply_follows_with_its_phonemes_and_words_at_their_times() -> None:
+    phones = {"_": 0, "m": 1}
+    one, other = (
+        Synthesiser().utterance(text, NAMED[0], phones) for text in ("Hello there.", "Yes, hi.")
+    )
+    assert one is not None
+    assert other is not None
+    both = followed_by(one, other, 13, 2)
+    assert both is not None
+    length = len(one.samples) + len(other.samples)
+    assert len(both.samples) == length - 2 * 3840 + 2 * 1920
+    assert len(both.samples) == len(both.phones) * 480
+    begin = len(both.samples) - len(other.samples) + 3840
+    assert np.array_equal(both.samples[begin:], other.samples[3840:])
+    assert not both.samples[len(one.samples) - 3840 : begin].any()
+    assert np.array_equal(both.phones[begin // 480 :], other.phones[8:])
+    first, second = both.words
+    assert first == one.words[0]
+    assert second.place == 13 + other.words[0].place
+    assert second.start_ms == pytest.approx(other.words[0].start_ms + (begin - 3840) / 24)
+    assert followed_by(one, other, 13, 90) is None  # longer than 8 s
 
 
 def test_a_question_ends_with_a_question_mark() -> None:

@@ -48,6 +48,7 @@ from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_
 from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
 
+_PARTS = "train replies"  # of the corpus
 _PHONES = UNKNOWN_PHONE + 1
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
 _LABELS = FRAME // LABEL  # of a codec frame
@@ -92,7 +93,7 @@ class AsrTrainer:
             for text in corpus.texts
         ]
         self.answers, self.answer_lengths = text_table(answers, device)
-        spoken = read_words(args.data, "train", args.jobs)
+        spoken = read_words(args.data, _PARTS, args.jobs)
         self._beginnings = Beginnings(corpus, spoken, tokenizer)
         self._cut_share = float(args.cut_share)
         self._before = torch.tensor(self.template.before, device=device)
@@ -381,7 +382,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    corpus = Corpus(args.data, "train", device, args.jobs)
+    corpus = Corpus(args.data, _PARTS, device, args.jobs)
     train(AsrTrainer(args, corpus, device), args)
 
 

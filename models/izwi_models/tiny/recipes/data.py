@@ -39,13 +39,12 @@ class Corpus:
 
         Args:
             folder: Output folder of the speech recipe.
-            part: "train", "heldout" or "short".
+            part: "train", "replies", "heldout" or "short"; several, separated by spaces.
             device: Device of the tensors.
             limit: Maximum number of stems.
             share: (rank, world): read every world-th stem, beginning with the rank-th.
         """
-        stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
-        stems = stems[share[0] :: share[1]]
+        stems = list_stems(folder, part, limit)[share[0] :: share[1]]
         rows = [row for stem in stems for row in json.loads(stem.with_suffix(".json").read_text())]
         self.device = device
         self.voices: Int64 = np.array([row[0] for row in rows])
@@ -82,6 +81,15 @@ class Corpus:
         return self.phones[index].long().unflatten(1, (count, parts))
 
 
+def list_stems(folder: Path, part: str, limit: int | None) -> list[Path]:
+    """List the files of a corpus without their suffixes: the first `limit` of each part."""
+    return [
+        path.with_suffix("")
+        for name in part.split()
+        for path in sorted(folder.glob(f"{name}*.json"))[:limit]
+    ]
+
+
 class Clips:
     """The longer utterances of each voice.
 
@@ -107,10 +115,9 @@ class Clips:
 
 def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
     """Read the words of each utterance, in the order of `Corpus`."""
-    stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
     return [
         [SpokenWord(*word) for word in json.loads(line)]
-        for stem in stems
+        for stem in list_stems(folder, part, limit)
         for line in stem.with_suffix(".words.jsonl").read_text().splitlines()
     ]
 

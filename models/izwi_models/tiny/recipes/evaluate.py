@@ -80,16 +80,20 @@ def listen_to_nothing(listener: Listener, num_clips: int = 512) -> dict[str, flo
 
 
 def listen_to_pairs(
-    listener: Listener, corpus: Corpus, items: np.ndarray, pause_frames: int
+    listener: Listener, corpus: Corpus, pairs: np.ndarray, pause_frames: int
 ) -> dict[str, float]:
     """Measure the word error rate of two sentences in one clip, and how often the second is lost.
 
     The second one counts as lost if the transcript has fewer words than the first sentence plus
     half of the second.
+
+    Args:
+        listener: The transcriber.
+        corpus: Where the sentences are.
+        pairs: (n, 2) items; those that are too long together are left out.
+        pause_frames: Codec frames of silence between the two, beyond their own.
     """
-    frames = corpus.frames[items]
-    fits = frames[:-1:2] + frames[1::2] + pause_frames <= _LONGEST_FRAMES
-    pairs = np.stack([items[:-1:2], items[1::2]], 1)[fits]
+    pairs = pairs[corpus.frames[pairs].sum(1) + pause_frames <= _LONGEST_FRAMES]
     pause = torch.zeros(pause_frames * FRAME, device=listener.device)
     clips = [torch.cat([_audio(corpus, a), pause, _audio(corpus, b)]) for a, b in pairs]
     said = [f"{corpus.texts[a]} {corpus.texts[b]}" for a, b in pairs]
@@ -100,6 +104,13 @@ def listen_to_pairs(
     ]
     share = 100 * float(np.mean(missing))
     return {"wer": word_error_rate(said, heard), "pairs": len(pairs), "second missing": share}
+
+
+def pairs_of_a_voice(corpus: Corpus, items: np.ndarray) -> np.ndarray:
+    """Pair the items of each voice: (n, 2)."""
+    by_voice = items[np.argsort(corpus.voices[items], kind="stable")]
+    pairs = np.stack([by_voice[:-1], by_voice[1:]], 1)[::2]
+    return pairs[corpus.voices[pairs[:, 0]] == corpus.voices[pairs[:, 1]]]
 
 
 def listen_through_codec(
@@ -249,8 +260,11 @@ def main() -> None:
             note(f"asr, noise {decibels} dB", listen(listener, corpus, seen, decibels))
         note("asr, no speech", listen_to_nothing(listener))
         for pause in (3, 12):
-            name = f"asr, two sentences, {pause * 0.08:.2g} s between"
-            note(name, listen_to_pairs(listener, corpus, seen, pause))
+            name = f"asr, {{}}, {pause * 0.08:.2g} s between"
+            two = seen[: len(seen) // 2 * 2].reshape(-1, 2)
+            note(name.format("two voices"), listen_to_pairs(listener, corpus, two, pause))
+            one = pairs_of_a_voice(corpus, unseen[unseen < len(corpus)])
+            note(name.format("one voice twice"), listen_to_pairs(listener, corpus, one, pause))
     if "codec" in args.parts:
         for name, items in (("seen", seen), ("unseen", unseen[unseen < len(corpus)])):
             figures = listen_through_codec(listener, speaker, corpus, items[:200])

@@ -117,7 +117,8 @@ def plan(
     talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "2")
     asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
     text = str(work / "text")
-    speech = (text, data, "--number", str(options.sentences), "--joined", "0.5")
+    speech: tuple[str, ...] = (text, data, "--number", str(options.sentences), "--joined", "0.5")
+    speech += ("--replies", "25000") if "asr" in options.stages else ()
     commands = {
         "text": (*python, f"{_RECIPES}.text", text, "--number", "200000"),
         "speech": (*python, f"{_RECIPES}.speech", *speech),

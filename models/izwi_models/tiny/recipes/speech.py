@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from izwi_models.tiny.recipes.rows import Row, assign_voices, heldout_rows, joined, replies
 from izwi_models.tiny.recipes.short import HELDOUT_SHORT, backchannels
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
@@ -34,9 +35,6 @@ PHONES = Path(__file__).with_name("phones.json")
 UNKNOWN_PHONE = 127
 SILENCE = "_"
 EDGE = 3840  # samples of silence kept before and after
-_NAMED_SHARE = 0.35
-NEWEST = ("greta",)  # named voices that were trained least
-_NEWEST_TIMES = 12  # how often these speak, relative to other named voices
 
 _RETRIEVAL, _PHONEME_EVENTS, _WORD_EVENT, _PHONEME_EVENT = 2, 1, 1, 7
 _RATE, _PITCH, _RANGE = 1, 3, 4
@@ -222,22 +220,6 @@ def time_words(words: list[tuple[int, float]], events: list[tuple[float, str]]) 
     ]
 
 
-class Row(NamedTuple):
-    """A text to be spoken.
-
-    Attributes:
-        voice: Its number in `all_voices`.
-        text: As it is written.
-        spoken: What espeak-ng is given instead, if not empty.
-        pace: Speed relative to the voice's own.
-    """
-
-    voice: int
-    text: str
-    spoken: str = ""
-    pace: float = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """Sentences for one process and where their audio goes."""
@@ -253,54 +235,56 @@ def run_job(job: Job) -> None:
     meta: list[tuple[int, str, int]] = []
     labels, words = [], []
     with job.stem.with_suffix(".i16").open("wb") as sink:
-        for voice, text, spoken, pace in job.rows:
-            speaker = replace(voices[voice], speed=round(voices[voice].speed * pace))
-            made = espeak.utterance(text, speaker, phones, spoken)
+        for row in job.rows:
+            voice, text = voices[row.voice], row.text
+            speaker = replace(voice, speed=round(voice.speed * row.pace))
+            made = espeak.utterance(text, speaker, phones, row.spoken)
+            if made is not None and row.reply:
+                reply = espeak.utterance(row.reply, voices[row.reply_voice], phones)
+                made = reply and followed_by(made, reply, len(text) + 1, row.pause_frames)
+                text = f"{text} {row.reply}"
             if made is not None:
                 made.samples.tofile(sink)
                 labels.append(made.phones)
                 words.append(json.dumps(made.words) + "\n")
-                meta.append((voice, text, len(made.samples)))
+                meta.append((row.voice, text, len(made.samples)))
     np.save(job.stem.with_suffix(".phones.npy"), np.concatenate(labels))
     job.stem.with_suffix(".words.jsonl").write_text("".join(words))
     job.stem.with_suffix(".json").write_text(json.dumps(meta))
 
 
-def joined(sentences: list[str], share: float, seed: int) -> list[str]:
-    """Let a share of the sentences be said in one go with the next one, which then is not alone."""
-    generator = random.Random(seed)
-    rest = iter(sentences)
-    return [
-        f"{sentence} {next(rest, '')}".strip() if generator.random() < share else sentence
-        for sentence in rest
+def followed_by(
+    first: Utterance, second: Utterance, place: int, pause_frames: int
+) -> Utterance | None:
+    """Let one utterance follow another; None if they are too long together.
+
+    Args:
+        first: It loses `EDGE` samples of the silence at its end.
+        second: It loses `EDGE` samples of the silence at its start.
+        place: Where its text begins in the text of both, in characters from 0.
+        pause_frames: Codec frames of silence between what is left of the two.
+    """
+    pause = np.zeros(pause_frames * FRAME, np.int16)
+    samples = np.concatenate([first.samples[:-EDGE], pause, second.samples[EDGE:]])
+    if len(samples) > LONGEST_SECONDS * SAMPLE_RATE:
+        return None
+    cut = EDGE // LABEL
+    silence = np.full(len(pause) // LABEL, first.phones[0], np.uint8)
+    phones = np.concatenate([first.phones[:-cut], silence, second.phones[cut:]])
+    shift_ms = (len(samples) - len(second.samples)) / SAMPLE_RATE * 1000
+    later = [
+        SpokenWord(place + word.place, word.start_ms + shift_ms, word.end_ms + shift_ms)
+        for word in second.words
     ]
-
-
-def assign_voices(texts: Iterable[tuple[str, str, float]], seed: int) -> list[Row]:
-    """Give each training text, as written and spoken, and its pace, a voice: a third are named."""
-    generator = random.Random(seed)
-    trained = [i for i, voice in enumerate(all_voices()) if not voice.heldout]
-    others = trained[len(NAMED) :]
-    times = [_NEWEST_TIMES if voice.name in NEWEST else 1 for voice in NAMED]
-    named = [i for i, count in enumerate(times) for _ in range(count)]
-    return [
-        Row(generator.choice(named if generator.random() < _NAMED_SHARE else others), *text)
-        for text in texts
-    ]
-
-
-def heldout_rows(sentences: list[str], seed: int) -> list[Row]:
-    """Each held-out sentence twice: by a voice that is trained on, then by one that is not."""
-    generator = random.Random(seed)
-    voices = all_voices()
-    seen = [i for i, voice in enumerate(voices) if not voice.heldout]
-    unseen = [i for i, voice in enumerate(voices) if voice.heldout]
-    rows = [Row(generator.choice(seen), sentence) for sentence in sentences]
-    return rows + [Row(unseen[i % len(unseen)], sentence) for i, sentence in enumerate(sentences)]
+    return Utterance(samples, phones, first.words + later)
 
 
 def jobs_for(
-    texts: Sequence[tuple[str, str, float]], out: Path, processes: int, seed: int
+    texts: Sequence[tuple[str, str, float]],
+    out: Path,
+    processes: int,
+    seed: int,
+    dialogues: Sequence[Row] = (),
 ) -> Iterator[Job]:
     """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text.
 
@@ -309,11 +293,12 @@ def jobs_for(
         out: Folder of the corpus.
         processes: How many synthesise.
         seed: Of the voices.
+        dialogues: Rows with replies, which only the transcriber learns from.
     """
-    rows = assign_voices(texts, seed)
-    size = max(1, -(-len(rows) // (processes * 4)))
-    for number, start in enumerate(range(0, len(rows), size)):
-        yield Job(out / f"train{number:04d}", sorted(rows[start : start + size]))
+    for part, rows in (("train", assign_voices(texts, seed)), ("replies", dialogues)):
+        size = max(1, -(-len(rows) // (processes * 4)))
+        for number, start in enumerate(range(0, len(rows), size)):
+            yield Job(out / f"{part}{number:04d}", sorted(rows[start : start + size]))
     yield Job(out / "heldout", heldout_rows(HELDOUT.read_text().splitlines(), seed))
     short = HELDOUT_SHORT.read_text().splitlines()
     yield Job(out / "short", [Row(i % len(NAMED), text) for i, text in enumerate(short)])
@@ -346,11 +331,13 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=200_000)
     parser.add_argument("--joined", type=float, default=0.0, help="share said with the next one")
     parser.add_argument("--backchannels", type=int, default=3000, help='"Mm-hm." and the like')
+    parser.add_argument("--replies", type=int, default=0, help="pairs of sentences by two voices")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
     begin = time.monotonic()
     sentences = (args.text / "train.txt").read_text().splitlines()[: args.number]
+    dialogues = replies(sentences, args.replies, args.seed)
     sentences = joined(sentences, args.joined, args.seed)
     if not PHONES.is_file():
         PHONES.write_text(json.dumps(collect_phones(sentences[:3000]), indent=0) + "\n")
@@ -358,7 +345,7 @@ def main() -> None:
     texts = [(sentence, "", 1.0) for sentence in sentences]
     texts += backchannels(args.backchannels, args.seed)
     random.Random(args.seed).shuffle(texts)
-    jobs = list(jobs_for(texts, args.out, args.processes, args.seed))
+    jobs = list(jobs_for(texts, args.out, args.processes, args.seed, dialogues))
     in_parallel(run_job, jobs, args.processes)
     seconds = sum(path.stat().st_size for path in args.out.glob("*.i16")) / 2 / SAMPLE_RATE
     print(f"{seconds / 3600:.1f} hours of speech in {time.monotonic() - begin:.0f} s", flush=True)

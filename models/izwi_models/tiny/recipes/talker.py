@@ -41,9 +41,10 @@ from izwi_models.tiny.recipes.harness import (
     resume_weights,
     save_tensors,
 )
+from izwi_models.tiny.recipes.rows import NEWEST
 from izwi_models.tiny.recipes.settings import TTS_GENERATION, tts_config
 from izwi_models.tiny.recipes.spectral import speaker_mel
-from izwi_models.tiny.recipes.speech import NEWEST, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
 from izwi_models.tiny.recipes.talker_batch import Batch, Layout, Targets
 from izwi_models.tiny.recipes.voices import NAMED, all_voices
 
