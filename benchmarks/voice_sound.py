@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks.embedded import spoken
 from benchmarks.measure import write_result
@@ -100,6 +99,10 @@ def spectrogram(samples: Float32) -> np.ndarray:
 
 def draw(path: Path, ours: Float32, theirs: Float32) -> None:
     """Draw our voice above espeak-ng's into a PNG file."""
+    from matplotlib.figure import (
+        Figure,  # takes half a second, and most who import this draw nothing
+    )
+
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     for axes, name, samples in zip(
         figure.subplots(2, 1), ("izwi", "espeak-ng"), (ours, theirs), strict=True

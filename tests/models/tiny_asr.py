@@ -7,6 +7,7 @@ the rest in the environments of the reference packages.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,12 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def waveform(seconds: float, seed: int = 0) -> npt.NDArray[np.float32]:
+    """Return a copy of what `make_waveform` makes, once."""
+    return make_waveform(seconds, seed).copy()
+
+
+@cache
+def make_waveform(seconds: float, seed: int) -> npt.NDArray[np.float32]:
     """Make voiced noise at 16 kHz whose pitch and loudness move, so that no second is like another.
 
     Built from integer draws and elementary functions in float64, so that every machine and numpy
