@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 
 import httpx
@@ -356,8 +357,9 @@ class FakeEngine:
                 stream.written.put_nowait(text)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tone_wav():
+    @cache
     def make(seconds=1.0, rate=16_000):
         # odd and even harmonics swell by turns four times a second: what does not move, or moves
         # in all bands together, is no speech to the detection
