@@ -187,7 +187,8 @@ def test_a_reply_is_said_by_a_trained_voice_after_a_pause(tmp_path) -> None:
     assert all(row.text and row.reply and row.text != row.reply for row in rows[:20])
     assert sum(row.voice == row.reply_voice for row in rows) < 40
     assert {row.pause_frames for row in rows} == set(range(19))
-    assert not any(all_voices()[row.reply_voice].heldout for row in rows)
+    voices = all_voices()
+    assert not any(voices[row.reply_voice].heldout for row in rows)
     jobs = {job.stem.name: job.rows for job in jobs_for([("A.", "", 1.0)], tmp_path, 1, 5, rows)}
     assert sorted(row for n in range(4) for row in jobs[f"replies000{n}"]) == sorted(rows)
     assert [row.text for row in jobs["train0000"]] == ["A."]
