@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -42,17 +42,23 @@ def families() -> dict[str, list[Family]]:
 
 
 def embedded() -> dict[str, Path]:
-    """Return the checkpoint folders that are part of installed families, by name."""
-    found: dict[str, Path] = {}
-    for point in entry_points(group=ENTRY_POINT):
-        tiny = Path(str(files(point.module))) / "tiny"
-        if tiny.is_dir():
-            found.update(
-                (folder.name, folder)
-                for folder in sorted(tiny.iterdir())
-                if (folder / "config.json").is_file()
-            )
-    return found
+    """Return the checkpoint folders that are part of installed families, by name.
+
+    Families are not imported for it: a supervisor knows none.
+    """
+    places = (
+        Path(place) / "tiny"
+        for point in entry_points(group=ENTRY_POINT)
+        if (spec := find_spec(point.module))
+        for place in spec.submodule_search_locations or ()
+    )
+    return {
+        folder.name: folder
+        for place in places
+        if place.is_dir()
+        for folder in sorted(place.iterdir())
+        if (folder / "config.json").is_file()
+    }
 
 
 @dataclass(frozen=True, slots=True)
