@@ -38,6 +38,7 @@ MEASURES = (
     *("transcription", "speech", "cloning", "alignment"),
     *("voices", "short", "disturbed", "silence", "pairs"),
 )
+_EACH_CLONE = 5  # sentences of each cloned voice
 _PAUSE_S = 1.0  # silence before an aligned sentence, or between two
 
 
@@ -185,36 +186,40 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
 
 
 async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Measure whether clones follow the pitch and speaker of voices that were not trained."""
+    """Measure whether clones follow the pitch and speaker of voices that were not trained.
+
+    Pitch and speaker are those of the first sentence of each clone.
+    """
     voices = [voice for voice in all_voices() if voice.heldout]
     clips = [spoken(espeak, texts[i], voice) for i, voice in enumerate(voices)]
+    count = len(voices)
+    to_say = texts[count : count * (1 + _EACH_CLONE)]
 
-    async def clone(index: int, clip: Float32) -> Float32:
-        text = texts[len(voices) + index]
-        return await world.say(text, voice=ReferenceClip(clip), seed=index)
+    async def clone(index: int, text: str) -> Float32:
+        return await world.say(text, voice=ReferenceClip(clips[index % count]), seed=index)
 
-    outputs = await gather(clips, clone)
+    everything = await gather(to_say, clone)
+    outputs = everything[:count]
     near = np.array(await gather(clips, lambda i, clip: world.embed(clip, f"clip-{i}")))
     made = np.array(await gather(outputs, lambda i, audio: world.embed(audio, f"output-{i}")))
     near, made = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (near, made))
     alike = made @ near.T
     own = np.diag(alike)
-    others = np.roll(np.arange(len(voices)), 7)  # a fixed other voice for each
-    heard = await gather(outputs, lambda _, audio: world.transcribe(audio))
+    others = np.roll(np.arange(count), 7)  # a fixed other voice for each
+    heard = await gather(everything, lambda _, audio: world.transcribe(audio))
     return [
         {
             "what": "cloning, unseen voices",
-            "voices": len(voices),
+            "voices": count,
             **pitch_row(clips, outputs),
             "nearer_to_own_percent": round(
-                100 * float((own > alike[np.arange(len(voices)), others]).mean()), 1
+                100 * float((own > alike[np.arange(count), others]).mean()), 1
             ),
             "nearer_than_all_pairs_percent": round(
-                100 * float((own[:, None] > alike)[~np.eye(len(voices), dtype=bool)].mean()), 1
+                100 * float((own[:, None] > alike)[~np.eye(count, dtype=bool)].mean()), 1
             ),
-            "wer_percent": word_error_rate(
-                zip(texts[len(voices) : 2 * len(voices)], heard, strict=True)
-            ),
+            "wer_percent": word_error_rate(zip(to_say, heard, strict=True)),
+            "sentences": len(to_say),
         }
     ]
 

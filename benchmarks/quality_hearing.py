@@ -108,23 +108,30 @@ async def silence_rows(world: World, _: Espeak, __: list[str]) -> list[dict[str,
 async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
     """Measure the WER of two sentences with a pause, and how often the second one is missing.
 
-    It counts as missing if the transcript lacks more words than half of the second one has.
+    Two voices say them, or one does. The second one counts as missing if the transcript lacks more
+    words than half of it has.
     """
-    clips, draw = _clips(espeak, texts), np.random.default_rng(0)
-    said, pairs, least = [], [], []
-    for first in range(len(texts)):
-        second = (first + 1) % len(texts)
-        pause = np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32)
-        pairs.append(np.concatenate([clips[first], pause, clips[second]]))
-        said.append(f"{texts[first]} {texts[second]}")
-        least.append(len(words(texts[first])) + len(words(texts[second])) / 2)
-    heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
-    missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
-    return [
-        {
-            "what": "asr, two sentences in one clip",
-            "wer_percent": word_error_rate(zip(said, heard, strict=True)),
-            "second_missing_percent": round(100 * float(np.mean(missing)), 2),
-            "pairs": len(said),
-        }
-    ]
+    following = texts[1:] + texts[:1]
+    said = [f"{first} {second}" for first, second in zip(texts, following, strict=True)]
+    least = [len(words(a)) + len(words(b)) / 2 for a, b in zip(texts, following, strict=True)]
+    clips = _clips(espeak, texts)
+    seconds = {
+        "two sentences in one clip": clips[1:] + clips[:1],
+        "two sentences of one voice": _clips(espeak, following),
+    }
+    rows = []
+    for label, others in seconds.items():
+        draw = np.random.default_rng(0)
+        pauses = [np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32) for _ in texts]
+        pairs = [np.concatenate(parts) for parts in zip(clips, pauses, others, strict=True)]
+        heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
+        missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
+        rows.append(
+            {
+                "what": f"asr, {label}",
+                "wer_percent": word_error_rate(zip(said, heard, strict=True)),
+                "second_missing_percent": round(100 * float(np.mean(missing)), 2),
+                "pairs": len(said),
+            }
+        )
+    return rows

@@ -42,6 +42,7 @@ _SPOKEN = {
     "Ah.": ("'A:",),
     "Oh.": ("'oU",),
     "Um.": ("'Vm",),
+    "Hey.": ("h'eI", "h'eI:"),  # none of them, but like "Ah." when it is said slowly
 }
 _ALL_NAMES = "Anna Peter Maria John Sarah David Emma Michael Laura Thomas Julia Robert Alice"
 _NAMES = _ALL_NAMES.split()
@@ -102,7 +103,7 @@ def short_utterances(
 
 
 def backchannels(number: int, seed: int) -> list[tuple[str, str, float]]:
-    """Draw short sounds of a listener ("Mm-hm.") and of a hesitating speaker ("Um.").
+    """Draw short sounds of a listener ("Mm-hm."), of a hesitating speaker ("Um."), and "Hey.".
 
     Args:
         number: How many.
@@ -113,7 +114,7 @@ def backchannels(number: int, seed: int) -> list[tuple[str, str, float]]:
         speed relative to the voice's own: listeners take their time.
     """
     generator = random.Random(seed)
-    written = generator.choices(list(_SPOKEN), (4, 4, 2, 2, 1, 1, 1, 1), k=number)
+    written = generator.choices(list(_SPOKEN), (4, 4, 2, 2, 1, 1, 1, 1, 2), k=number)
     return [
         (text, f"[[{generator.choice(_SPOKEN[text])}]]", round(generator.uniform(0.65, 1.05), 2))
         for text in written
