@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +19,7 @@ from izwi_models.tiny.recipes import asr, augment
 from izwi_models.tiny.recipes.asr import AsrTrainer
 from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts, heard_words
 from izwi_models.tiny.recipes.data import Corpus, read_words
+from izwi_models.tiny.recipes.evaluate import pairs_of_a_voice
 from izwi_models.tiny.recipes.speech import SpokenWord
 from tests.models.test_voice_run import TEXTS, write_corpus
 
@@ -114,6 +118,36 @@ def test_an_utterance_that_is_cut_off_keeps_the_words_before_the_cut(tmp_path: P
     assert heard[2, "Call"] < 40  # 780 ms, from which on "me" is heard
     first = {0: 35, 1: 31, 2: 21}
     assert all(label >= first[item] for (item, _), label in heard.items())
+
+
+def test_the_parts_of_a_corpus_come_one_after_the_other(tmp_path: Path) -> None:
+    for stem in ("replies0000", "train0001", "train0000", "heldout"):
+        write_corpus(tmp_path, stem)
+        meta = tmp_path / f"{stem}.json"
+        rows = [
+            (voice, f"{stem} {text}", count) for voice, text, count in json.loads(meta.read_text())
+        ]
+        meta.write_text(json.dumps(rows))
+    device = torch.device("cpu")
+
+    def stems(part: str, limit: int | None = None) -> list[str]:
+        return [text.split()[0] for text in Corpus(tmp_path, part, device, limit).texts[::3]]
+
+    assert stems("train") == ["train0000", "train0001"]
+    assert stems("train replies") == ["train0000", "train0001", "replies0000"]
+    assert stems("train replies", 1) == ["train0000", "replies0000"]
+    assert len(read_words(tmp_path, "train replies", None)) == 9
+    assert len(read_words(tmp_path, "train replies", 1)) == 6
+
+
+def test_pairs_for_figures_are_of_one_voice_and_use_no_item_twice() -> None:
+    voices = np.array([3, 1, 2, 1, 3, 3, 1, 1, 2, 3])
+    items = np.arange(1, 10)
+    pairs = pairs_of_a_voice(SimpleNamespace(voices=voices), items)
+    assert (voices[pairs[:, 0]] == voices[pairs[:, 1]]).all()
+    assert len(set(pairs.flatten())) == 2 * len(pairs)
+    assert set(pairs.flatten()) <= set(items)
+    assert {1, 2} <= set(voices[pairs[:, 0]])
 
 
 def options_of(data: Path) -> argparse.Namespace:

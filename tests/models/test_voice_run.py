@@ -58,6 +58,8 @@ def test_without_the_codec_stage_the_talker_gets_its_time() -> None:
     options = argparse.Namespace(**{**vars(OPTIONS), "stages": stages, "minutes": 7.0})
     left = run.plan(options, {}, set(), gpus=1)
     assert [stage.name for stage in left] == stages
+    assert "--replies" in left[0].command
+    assert "--replies" not in run.plan(OPTIONS, {}, set(), gpus=1)[1].command
     assert left[1].seconds == pytest.approx(7 * 60 - 110)
     assert left[2].seconds < left[1].seconds
     first, *beside = run.sequences(left)

@@ -107,10 +107,10 @@ def listen_to_pairs(
 
 
 def pairs_of_a_voice(corpus: Corpus, items: np.ndarray) -> np.ndarray:
-    """Pair the items of each voice: (n, 2)."""
-    by_voice = items[np.argsort(corpus.voices[items], kind="stable")]
-    pairs = np.stack([by_voice[:-1], by_voice[1:]], 1)[::2]
-    return pairs[corpus.voices[pairs[:, 0]] == corpus.voices[pairs[:, 1]]]
+    """Pair the items of each voice: (n, 2). Of an odd number the last one is left out."""
+    voices = corpus.voices[items]
+    groups = [items[voices == voice] for voice in np.unique(voices)]
+    return np.concatenate([its[: len(its) // 2 * 2].reshape(-1, 2) for its in groups])
 
 
 def listen_through_codec(
