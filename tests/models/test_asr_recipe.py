@@ -140,6 +140,18 @@ def test_the_parts_of_a_corpus_come_one_after_the_other(tmp_path: Path) -> None:
     assert len(read_words(tmp_path, "train replies", 1)) == 6
 
 
+def test_the_transcriber_learns_from_replies_too(tmp_path: Path, monkeypatch) -> None:
+    for stem in ("train0000", "replies0000"):
+        write_corpus(tmp_path, stem)
+    trained: list[AsrTrainer] = []
+    monkeypatch.setattr(asr, "train", lambda trainer, _: trained.append(trainer))
+    words = ["asr", str(tmp_path), str(EMBEDDED), "--own", "phone_head"]
+    monkeypatch.setattr("sys.argv", words)
+    asr.main()
+    assert trained[0].corpus.texts == 2 * list(TEXTS)
+    assert len(trained[0].answers) == 6
+
+
 def test_pairs_for_figures_are_of_one_voice_and_use_no_item_twice() -> None:
     voices = np.array([3, 1, 2, 1, 3, 3, 1, 1, 2, 3])
     items = np.arange(1, 10)

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from izwi.backends.torch.ops import TorchOps
 from izwi.registry import embedded
 from izwi_models.qwen3_asr.config import read_config
+from izwi_models.tiny.recipes import speech
 from izwi_models.tiny.recipes.augment import (
     babble,
     coloured_noise,
@@ -24,6 +25,7 @@ from izwi_models.tiny.recipes.augment import (
     through_rooms,
 )
 from izwi_models.tiny.recipes.codec_folder import load_codec, write_codec
+from izwi_models.tiny.recipes.data import Corpus, read_words
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.perception import Perception
 from izwi_models.tiny.recipes.rows import Row, assign_voices, replies
@@ -36,7 +38,7 @@ from izwi_models.tiny.recipes.short import (
     short_utterances,
 )
 from izwi_models.tiny.recipes.spectral import gap_loss
-from izwi_models.tiny.recipes.speech import Espeak, followed_by, jobs_for
+from izwi_models.tiny.recipes.speech import Espeak, followed_by, jobs_for, run_job
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 from izwi_models.tiny.recipes.voicing import periodicity_loss
 
@@ -215,6 +217,19 @@ def test_a_reply_follows_with_its_phonemes_and_words_at_their_times() -> None:
     assert second.place == 13 + other.words[0].place
     assert second.start_ms == pytest.approx(other.words[0].start_ms + (begin - 3840) / 24)
     assert followed_by(one, other, 13, 90) is None  # longer than 8 s
+
+
+def test_a_job_writes_what_is_said_and_the_reply_as_one_text(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(speech, "Espeak", Synthesiser)
+    alone, answered = Row(1, "Hello there."), Row(2, "Hello there.", "", 1.0, "Yes, hi.", 4, 3)
+    too_long = answered._replace(pause_frames=90)
+    run_job(speech.Job(tmp_path / "replies0000", [alone, answered, too_long]))
+    corpus = Corpus(tmp_path, "replies", CPU)
+    assert corpus.texts == ["Hello there.", "Hello there. Yes, hi."]
+    assert corpus.voices.tolist() == [1, 2]
+    assert corpus.frames[1] == 2 * corpus.frames[0] - 4 + 3
+    first, second = read_words(tmp_path, "replies", None)
+    assert [len(first), len(second)] == [1, 2]
 
 
 def test_a_question_ends_with_a_question_mark() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,31 @@ import pytest
 from izwi.backends.torch.backend import torch_backend
 from izwi.capability import Capability
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
-from izwi.registry import Registry, _fingerprint, families, find
+from izwi.registry import ENTRY_POINT, Registry, _fingerprint, embedded, families, find
 from tests.models.tiny_asr import write_tiny_asr
 
 
 def test_families_come_from_the_entry_point() -> None:
     assert {"qwen3_tts", "qwen3_asr"} <= set(families())
+
+
+def test_embedded_checkpoints_are_found_beside_families_that_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "a_family_of_tests"
+    for name in ("one", "two", "recipes"):
+        (module / "tiny" / name).mkdir(parents=True)
+    for name in ("one", "two"):
+        (module / "tiny" / name / "config.json").write_text("{}")
+    (module / "__init__.py").write_text("raise ImportError")
+    (tmp_path / "without_any.py").write_text("raise ImportError")
+    names = ("a_family_of_tests", "without_any", "nowhere")
+    points = [EntryPoint(name, f"{name}:FAMILIES", ENTRY_POINT) for name in names]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("izwi.registry.entry_points", lambda **_: points)
+    assert embedded() == {name: module / "tiny" / name for name in ("one", "two")}
+    (module / "tiny").rename(module / "small")
+    assert embedded() == {}
 
 
 @pytest.mark.parametrize("source", ["nothing", "../nothing", "/nothing/here", "a/b/c", ""])
