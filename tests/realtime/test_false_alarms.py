@@ -154,9 +154,12 @@ def test_an_answer_resumes_if_the_microphone_is_muted_during_a_cough(world, undi
 @pytest.mark.parametrize("seed", range(100))
 def test_an_answer_resumes_after_random_disturbances(world, undisturbed, seed):
     chance = random.Random(seed)
+    latest = len(undisturbed) - 48_000  # bytes; what is said after the answer is a turn
 
     async def disturb(phone, engine):
         for _ in range(chance.randint(1, 4)):
+            if len(phone.audio()) > latest:
+                return
             match chance.choice(["cough", "mm-hm", "others", "death", "silence"]):
                 case "others":
                     await others(world, engine, chance.randint(1, 4))
@@ -170,4 +173,4 @@ def test_an_answer_resumes_after_random_disturbances(world, undisturbed, seed):
                     await phone.hear(recorded(audio))
                     await phone.be_silent(0.4)
 
-    assert_resumed(conversation(world, disturb, chance.uniform(0.1, 3.0)), undisturbed)
+    assert_resumed(conversation(world, disturb, chance.uniform(0.1, 2.6)), undisturbed)
