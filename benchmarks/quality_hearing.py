@@ -115,15 +115,15 @@ async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict
     said = [f"{first} {second}" for first, second in zip(texts, following, strict=True)]
     least = [len(words(a)) + len(words(b)) / 2 for a, b in zip(texts, following, strict=True)]
     clips = _clips(espeak, texts)
-    seconds = {
+    answers = {
         "two sentences in one clip": clips[1:] + clips[:1],
         "two sentences of one voice": _clips(espeak, following),
     }
     rows = []
-    for label, others in seconds.items():
+    for label, second in answers.items():
         draw = np.random.default_rng(0)
         pauses = [np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32) for _ in texts]
-        pairs = [np.concatenate(parts) for parts in zip(clips, pauses, others, strict=True)]
+        pairs = [np.concatenate(parts) for parts in zip(clips, pauses, second, strict=True)]
         heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
         missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
         rows.append(

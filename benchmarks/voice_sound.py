@@ -99,9 +99,8 @@ def spectrogram(samples: Float32) -> np.ndarray:
 
 def draw(path: Path, ours: Float32, theirs: Float32) -> None:
     """Draw our voice above espeak-ng's into a PNG file."""
-    from matplotlib.figure import (
-        Figure,  # takes half a second, and most who import this draw nothing
-    )
+    # takes half a second, and most who import this draw nothing
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     for axes, name, samples in zip(
