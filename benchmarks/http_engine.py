@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from benchmarks.random_checkpoint import backend_of
 from benchmarks.timeline import engine_timeline
 from izwi.backends.torch.backend import TorchBackend
 from izwi.registry import Registry
+from izwi.runner.planning import prepare_device
 from izwi_api.serve.control import EngineSpec
 from izwi_api.serve.engine_process import main
 
 
-def load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
+def load(spec: EngineSpec) -> tuple[Registry, TorchBackend, Mapping[str, int]]:
     """Draw the weights of the models."""
     engine_timeline()
     first = next(iter(spec.models))
     backend = backend_of(first, spec.runtime.device, spec.runtime.dtype, spec.runtime.weights)
+    weight_bytes = prepare_device(backend, spec.models, spec.config, spec.runtime.weights)
     registry = Registry(backend)
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
-    return registry, backend
+    return registry, backend, weight_bytes
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from izwi.errors import InvalidRequest
 
@@ -11,7 +11,7 @@ POLICIES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
 ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
 WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
-_MAY_BE_ZERO = ("kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
+_MAY_BE_ZERO = ("device_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
 
 
 def require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
@@ -36,9 +36,10 @@ class EngineConfig:
         page_size: Positions of one page.
         max_models: Number of models among which memory is divided, if fewer are loaded at the
             start; the remaining shares are for models that are loaded later.
-        kv_bytes: Memory for keys and values, divided equally among the models; 0 takes the memory
-            that is free once the models are loaded, except for a reserve. A model that is loaded
-            later takes at most the memory that its weights leave free.
+        device_bytes: Device memory that may be used in all; 0: as much as is free.
+        kv_bytes: Memory for keys and values, divided among the models by need; 0 takes what the
+            memory plan leaves (`izwi.runner.memory_plan`). A model that is loaded later takes at
+            most the memory that its weights leave free.
         max_step_tokens: Positions that one step of one model runs, decodes included.
         max_step_encodes: Pieces of audio that one step of one model encodes.
         max_step_vocodes: Streams whose audio one step of one model decodes.
@@ -60,6 +61,7 @@ class EngineConfig:
     max_waiting: int = 512
     page_size: int = 16
     max_models: int = 1
+    device_bytes: int = 0
     kv_bytes: int = 0
     max_step_tokens: int = 2048
     max_step_encodes: int = 16
@@ -96,3 +98,7 @@ class EngineConfig:
         for name in filter(None, (self.policy, self.shadow_policy)):
             require_one_of("policy", name, POLICIES)
         require_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
+
+    def with_streams(self, num_streams: int) -> EngineConfig:
+        """Return the same with another number of running sequences."""
+        return replace(self, max_running=num_streams)

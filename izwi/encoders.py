@@ -36,6 +36,10 @@ class PaddedEncoder(Protocol):
         """Pieces of one batch of a shape, at most: more would take memory and save little time."""
         ...
 
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once, to plan the memory."""
+        ...
+
     def encode_padded(self, values: Array, lengths: Array) -> Array:
         """Encode pieces of one of the shapes.
 

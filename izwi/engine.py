@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
@@ -18,7 +19,9 @@ from izwi.log import Log
 from izwi.model import Model
 from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.budget import divide, share_of_added_model
+from izwi.runner.budget import budget_of
+from izwi.runner.memory_plan import MemoryPlan
+from izwi.runner.planning import plan_models
 from izwi.sequence import PauseReason, Sequence
 
 
@@ -47,22 +50,27 @@ class Engine:
         backend: ArrayBackend,
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
+        weight_bytes: Mapping[str, int] | None = None,
     ):
-        """Set up the models and divide the memory among them.
+        """Set up the models, by a plan of the memory.
 
         Args:
             models: The models, by the names under which they are served.
             backend: The backend that has the weights of all models.
             config: Budgets.
             clock: Returns seconds, for playback and for measuring steps.
+            weight_bytes: What the weights of each model take, if known, for the plan's description.
+
+        Raises:
+            DoesNotFit: The device has no room for one stream of each model.
         """
         self.config, self.clock, self.own_stream = config, clock, backend.own_stream
         self._backend, self._num_shares = backend, max(len(models), config.max_models)
-        self.budget = divide(config, backend, self._num_shares)
+        self.plan = plan_models(models, backend, config, weight_bytes or {})
         self._workers = {
-            name: ModelWorker.of(model, backend, config, self.budget, clock)
-            for name, model in models.items()
+            name: self._worker(name, model, self.plan) for name, model in models.items()
         }
+        backend.keep_workspace(self.plan.workspace_bytes)
         self._leaving: set[str] = set()
         self._live: dict[str, tuple[ModelWorker, Sequence]] = {}
         self._arrivals = 0
@@ -84,10 +92,25 @@ class Engine:
                 f"{self._num_shares} models share the memory already: unload one first",
                 param="model",
             )
-        share = share_of_added_model(self.config, self._backend, self.budget)
         with self._backend.reporting_full_device():
-            worker = ModelWorker.of(model, self._backend, self.config, share, self.clock)
+            worker = self._worker(name, model, self._plan_of_added(name, model))
         self._workers = {**self._workers, name: worker}  # a copy: other threads read the old one
+
+    def _plan_of_added(self, name: str, model: Model) -> MemoryPlan:
+        """Plan the memory of one more model: a share of what is configured, or free now."""
+        config = self.config
+        if config.kv_bytes:
+            share = replace(config, kv_bytes=config.kv_bytes // self._num_shares, max_models=1)
+        elif self._backend.memory().is_shared:
+            share = config
+        else:
+            share = replace(config, max_models=self._num_shares - len(self._workers))
+        return plan_models({name: model}, self._backend, share, {})
+
+    def _worker(self, name: str, model: Model, plan: MemoryPlan) -> ModelWorker:
+        budget = budget_of(self.config, plan, name, self._num_shares)
+        config = self.config.with_streams(plan.num_streams)
+        return ModelWorker.of(model, self._backend, config, budget, self.clock)
 
     def remove(self, name: str) -> None:
         """Accept no new requests for a model; free its memory when the running ones have ended.

@@ -4,6 +4,7 @@ IzwiError                      internal_error
 ├── InvalidRequest             invalid_request      (param names the field)
 │   ├── InvalidAudio           invalid_audio
 │   │   └── AudioTooShort      audio_too_short
+│   ├── DoesNotFit             model_too_large
 │   ├── ModelNotFound          model_not_found
 │   ├── VoiceNotFound          voice_not_found
 │   │   └── ConsentNotFound    consent_not_found
@@ -18,6 +19,7 @@ IzwiError                      internal_error
 │       └── QuotaExceeded      insufficient_quota
 ├── CheckpointError            invalid_checkpoint   (names the tensor, key or file)
 ├── Overloaded                 overloaded           (carries retry_after_s)
+│   └── DeviceFull             device_full
 ├── StorageFull                storage_full
 ├── EngineStopped              engine_stopped
 ├── EngineFault                internal_error       (an error outside this tree, in another process)
@@ -55,6 +57,12 @@ class AudioTooShort(InvalidAudio):
     """The audio is too short to contain a word."""
 
     code = "audio_too_short"
+
+
+class DoesNotFit(InvalidRequest):
+    """The device has no room for the models. The message has the memory plan."""
+
+    code = "model_too_large"
 
 
 class ModelNotFound(InvalidRequest):
@@ -155,6 +163,12 @@ class Overloaded(IzwiError):
     def __init__(self, message: str, *, retry_after_s: int = 1):
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeviceFull(Overloaded):
+    """The device had no memory for the request, and none could be freed."""
+
+    code = "device_full"
 
 
 class StorageFull(IzwiError):

@@ -34,6 +34,13 @@ FIGURES: dict[str, Figure] = {
     "free_pages": _level("Pages that hold nothing."),
     "available_pages": _level("Pages that can be handed out: free, or kept for prefixes alone."),
     "page_bytes": _level("Bytes of one page."),
+    "weight_bytes": _level("Bytes of the weights on the device, as planned."),
+    "state_bytes": _level("Bytes of codec states on the device, as planned."),
+    "graph_bytes": _level("Bytes of buffers of recorded steps on the device, as planned."),
+    "shared_bytes": _level(
+        "Bytes that all models of the device share, as planned: working memory of recorded steps,"
+        " workspace, and what is left free."
+    ),
     "host_pages": _level("Pages in host memory."),
     "disk_pages": _level("Pages on disk."),
     "step_seconds": _level("Predicted seconds of a step with all running sequences."),

@@ -91,6 +91,10 @@ class ModelWorker:
             "free_pages": memory.num_free,
             "available_pages": memory.num_available,
             "page_bytes": self.runner.page_bytes,
+            "weight_bytes": self.runner.budget.device.weight_bytes,
+            "state_bytes": self.runner.budget.device.state_bytes,
+            "graph_bytes": self.runner.budget.device.buffer_bytes,
+            "shared_bytes": self.runner.budget.shared_bytes,
             "host_pages": self.runner.store.num_host,
             "disk_pages": self.runner.store.num_disk,
             "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
@@ -237,7 +241,8 @@ class ModelWorker:
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
-                chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
+                error = self.runner.backend.request_error(failure)
+                chunks.append(self.finish(sequence, Reason.ERROR, error=error))
             elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert status.reason is not None
                 chunks.append(self.finish(sequence, status.reason, pcm))

@@ -59,6 +59,13 @@ class Codec(Protocol):
         """
         ...
 
+    def peak_values(self, frames: int) -> int:
+        """Return the most numbers that decoding a stream's frames keeps at once, without state.
+
+        The memory plan needs it.
+        """
+        ...
+
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Decode (rows, frames, codebooks) to (rows, samples) in [-1, 1], and the next state.
 

@@ -21,6 +21,7 @@ from izwi.ops.protocol import Array, AttentionContext
 from izwi.request import EncodeInput
 from izwi.runner.in_flight import InFlight
 from izwi.runner.logprobs import Logprobs
+from izwi.runner.memory_plan import DeviceMemory, GraphBytes
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 
@@ -213,10 +214,39 @@ class ArrayBackend(Backend, Protocol):
         """Convert the device's out-of-memory error to InvalidRequest."""
         ...
 
-    def free_kv_bytes(self) -> int:
-        """Return the bytes that keys and values may take on the device now.
+    def request_error(self, error: BaseException) -> BaseException:
+        """Return what a request's caller is told of an error: DeviceFull for a full device."""
+        ...
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in the dtype of activations."""
+        ...
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded into graphs with memory of their own."""
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """Return the device's memory, and what may be allocated of it now.
 
         Freed memory counts as free.
+        """
+        ...
+
+    def limit_memory(self, num_bytes: int) -> None:
+        """Use at most this much of the device's memory, weights included."""
+        ...
+
+    def keep_workspace(self, num_bytes: int) -> None:
+        """Keep memory for work that is not planned, so that no other program takes it."""
+        ...
+
+    def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:
+        """Compile the kernels of a model's graphs, and measure the memory that they will take.
+
+        Nothing is recorded and no pages are needed. Without graphs this does nothing.
         """
         ...
 

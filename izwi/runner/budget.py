@@ -1,15 +1,14 @@
-"""Divide the memory among the models; a model that is added later takes an unused share."""
+"""What one model may use in addition to its weights; `memory_plan` says how much of the device."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
+from izwi.runner.memory_plan import MemoryPlan, ModelPlan
 
-# Left free for activations, codec buffers, API servers and other programs.
-DEVICE_SHARE = 0.8
+# A host's memory is shared with other programs.
 _HOST_SHARE = 0.25
 # The prefix cache fills all memory that it gets, and a laptop runs other programs too.
 _MOST_HOST_BYTES = 1 << 30
@@ -20,47 +19,32 @@ class MemoryBudget:
     """Memory that one model may use in addition to its weights.
 
     Attributes:
-        kv_bytes: KV pages on the device.
+        device: Its part of the device's memory plan.
+        shared_bytes: What all models of the device share.
         page_bytes: KV pages demoted to host memory.
         state_bytes: Codec states of preempted streams, in host memory.
         disk_bytes: KV pages demoted to disk.
         encoded_bytes: Cached results of the audio encoders.
     """
 
-    kv_bytes: int
+    device: ModelPlan
+    shared_bytes: int = 0
     page_bytes: int = 0
     state_bytes: int = 0
     disk_bytes: int = 0
     encoded_bytes: int = 0
 
 
-def divide(config: EngineConfig, backend: ArrayBackend, num_models: int) -> MemoryBudget:
-    """Give each model an equal share. Call this after the weights are loaded.
-
-    If the configuration sets no size for keys and values, they take most of the device's free
-    memory. A CPU shares its memory with other programs, so there they take at most a quarter.
-    """
-    kv_bytes = config.kv_bytes or backend.free_kv_bytes()
-    share = max(1, num_models)
+def budget_of(config: EngineConfig, plan: MemoryPlan, name: str, num_shares: int) -> MemoryBudget:
+    """Return a model's budget: its part of the plan, and an equal share of host memory and disk."""
     return MemoryBudget(
-        kv_bytes=kv_bytes // share,
-        page_bytes=config.host_bytes // share // 2,
-        state_bytes=config.host_bytes // share // 2,
-        disk_bytes=config.disk_bytes // share,
-        encoded_bytes=config.encoded_bytes // share,
+        plan.of(name),
+        plan.shared_bytes,
+        page_bytes=config.host_bytes // num_shares // 2,
+        state_bytes=config.host_bytes // num_shares // 2,
+        disk_bytes=config.disk_bytes // num_shares,
+        encoded_bytes=config.encoded_bytes // num_shares,
     )
-
-
-def share_of_added_model(
-    config: EngineConfig, backend: ArrayBackend, share: MemoryBudget
-) -> MemoryBudget:
-    """Return a share for a model added at run time: its KV memory is limited to what is free now.
-
-    The weights of the new model were not loaded when the memory was divided.
-    """
-    if config.kv_bytes:
-        return share
-    return replace(share, kv_bytes=min(share.kv_bytes, backend.free_kv_bytes()))
 
 
 def free_host_kv_bytes() -> int:

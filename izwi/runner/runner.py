@@ -76,10 +76,11 @@ class Runner:
             raise ValueError("a model with several tracks must implement ChoosesTracks")
         self._sampling = backend.sampling(model.tracks)
         size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
+        self.budget = budget
         self.page_bytes = backend.page_bytes(spec, size, kv_dtype)
         useful = config.max_running * pages_for(model.max_positions, size)
         copies = backend.page_copies if config.graphs else 1
-        self.num_pages = max(1, min(budget.kv_bytes // (copies * self.page_bytes), useful))
+        self.num_pages = max(1, min(budget.device.page_bytes // (copies * self.page_bytes), useful))
         self._kv = backend.paged_kv(spec, self.num_pages, size, kv_dtype)
         self.store = PageStore(
             self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes

@@ -75,6 +75,9 @@ def test_what_it_does_and_its_voices_are_listed(served, client):
     assert [(m["id"], m["task"], m["capabilities"]) for m in models] == [
         (name, "conversation", able) for name in ("newer", "older", "calm")
     ]
+    for model in models:  # on a host its memory has no plan beside the pages
+        assert model["memory"]["kv_bytes"] > 0
+        assert model["memory"]["shared_bytes"] == 0
     voices = httpx.get(f"{served[0]}/v1/audio/voices").json()["data"]
     speakers = [(v["id"], v["model"]) for v in voices if v["kind"] == "speaker"]
     names = ("us_male", "us_female", "uk_male", "uk_female")

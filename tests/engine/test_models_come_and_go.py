@@ -14,7 +14,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.request import Reason
-from izwi.runner.budget import divide, share_of_added_model
+from izwi.runner.memory_plan import DeviceMemory
 from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 
@@ -88,16 +88,18 @@ def test_a_new_request_gets_a_share_or_is_refused() -> None:
     engine.add("fourth", model)
 
 
-def test_weights_that_came_later_are_taken_off_a_new_requests_share(
+def test_a_model_that_is_added_gets_its_share_of_what_is_free_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = TorchBackend(ToySpeech().ops)
-    monkeypatch.setattr(backend, "free_kv_bytes", lambda: 1000)
-    share = divide(EngineConfig(max_models=2), backend, 2)
-    monkeypatch.setattr(backend, "free_kv_bytes", lambda: 300)
-    assert share.kv_bytes == 500
-    assert share_of_added_model(EngineConfig(), backend, share).kv_bytes == 300
-    assert share_of_added_model(EngineConfig(kv_bytes=1000), backend, share) == share
+    model = ToySpeech()
+    backend = TorchBackend(model.ops)
+    monkeypatch.setattr(backend, "memory", lambda: DeviceMemory(3 << 14, 3 << 14, is_shared=True))
+    engine = Engine({"first": model}, backend, EngineConfig(page_size=4, max_models=3))
+    monkeypatch.setattr(backend, "memory", lambda: DeviceMemory(3 << 13, 3 << 13, is_shared=True))
+    engine.add("second", model)  # its weights, and another program, took half of it
+    held = {name: load["pages"] * load["page_bytes"] for name, load in engine.load.items()}
+    assert (1 << 13) < held["first"] <= 1 << 14
+    assert (1 << 12) < held["second"] <= 1 << 13
 
 
 async def test_models_come_and_go_between_steps() -> None:

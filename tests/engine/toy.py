@@ -69,6 +69,7 @@ class ToyModel:
             drawn(shape) for shape in ((CODEBOOKS, VOCAB, 16), (VOCAB, 16), (CODEBOOKS, VOCAB, 16))
         )
         self.poison: set[str] = set()
+        self.poison_error: Exception = RuntimeError("poisoned row")
         self.batch_sizes: list[int] = []
         self.num_tokens = 0
         self.num_encoded = 0
@@ -114,7 +115,7 @@ class ToyModel:
 
     def embed(self, rows: Sequence[Row]) -> Any:
         if any(row.sequence.request.request_id in self.poison for row in rows):
-            raise RuntimeError("poisoned row")
+            raise self.poison_error
         self.batch_sizes.append(len(rows))
         self.num_tokens += sum(row.stop - row.start for row in rows)
         return self.ops.concat([self._embed(row) for row in rows], 0)
@@ -185,6 +186,9 @@ class ToySpeech(ToyModel):
     def max_entries(self, sequence: Any) -> int:
         return sequence.request.max_entries
 
+    def peak_values(self, frames: int) -> int:
+        return 8 * self.frame_samples * frames
+
     def warm_codes(self, sequence: Any) -> None:
         return None
 
@@ -199,6 +203,9 @@ class ToyCodec(ToySpeech):
     @property
     def state(self) -> Mapping[str, StateSpec]:
         return {"sum": StateSpec((1,)), "count": StateSpec((1,), "int64")}
+
+    def peak_values(self, frames: int) -> int:
+        return 8 * self.frame_samples * frames
 
     def warm_codes(self, sequence: Any) -> Any:
         if not sequence.request.request_id.startswith(CLONE):

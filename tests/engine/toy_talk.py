@@ -57,6 +57,9 @@ class SumCodec:
     def __init__(self, ops: Ops):
         self.ops = ops
 
+    def peak_values(self, frames: int) -> int:
+        return 8 * self.frame_samples * frames
+
     def warm_codes(self, sequence: Any) -> None:
         return None
 

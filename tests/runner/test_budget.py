@@ -5,22 +5,28 @@ from __future__ import annotations
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
-from izwi.runner.budget import divide
+from izwi.runner.budget import budget_of
+from izwi.runner.memory_plan import DeviceMemory, MemoryPlan, ModelPlan
 from tests.engine.toy import toy_request
 from tests.engine.world import World, alone
 
 CPU = TorchBackend(TorchOps())
 
 
-def test_models_share_equally_and_a_cpu_keeps_most_of_its_memory() -> None:
-    config = EngineConfig(kv_bytes=1000, host_bytes=800, disk_bytes=60, encoded_bytes=20)
-    one, two = divide(config, CPU, 1), divide(config, CPU, 2)
-    assert (one.kv_bytes, two.kv_bytes) == (1000, 500)
+def test_models_share_host_memory_and_disk_equally() -> None:
+    config = EngineConfig(host_bytes=800, disk_bytes=60, encoded_bytes=20)
+    plan = MemoryPlan(DeviceMemory(0, 0), 1, (ModelPlan("a", 0, 0, 0, 1000),))
+    one, two = budget_of(config, plan, "a", 1), budget_of(config, plan, "a", 2)
+    assert one.device.page_bytes == two.device.page_bytes == 1000
     assert one.page_bytes + one.state_bytes == 800
     assert two.page_bytes + two.state_bytes == 400
     assert (two.disk_bytes, two.encoded_bytes) == (30, 10)
-    assert 0 < CPU.free_kv_bytes() <= 1 << 30
-    assert 0 < divide(EngineConfig(), CPU, 2).kv_bytes <= 1 << 29
+
+
+def test_a_cpu_keeps_most_of_its_memory() -> None:
+    memory = CPU.memory()
+    assert memory.is_shared
+    assert 0 < memory.free_bytes <= 1 << 30
 
 
 def test_eight_bit_pages_are_smaller_and_still_speak() -> None:

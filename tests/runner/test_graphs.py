@@ -10,7 +10,8 @@ import numpy as np
 
 from izwi.config import EngineConfig
 from izwi.model import Row
-from izwi.runner.budget import divide
+from izwi.runner.budget import budget_of
+from izwi.runner.planning import plan_models
 from izwi.runner.runner import Drawn, Runner
 from izwi.sequence import Sequence
 from tests.backends.kinds import backend_of
@@ -60,7 +61,9 @@ class Graphs:
 
 def runner_of(graphs: Graphs | None) -> Runner:
     config, backend = EngineConfig(page_size=4, kv_bytes=1 << 20), backend_of("torch")
-    runner = Runner(ToyCodec(), backend, config, divide(config, backend, 1))
+    model = ToyCodec()
+    plan = plan_models({"toy": model}, backend, config, {})
+    runner = Runner(model, backend, config, budget_of(config, plan, "toy", 1))
     runner._graphs = graphs  # type: ignore[assignment]
     return runner
 

@@ -154,5 +154,5 @@ def test_the_address_in_the_log_is_where_it_listens(host, tls, url):
 
 def test_the_memory_of_keys_and_values_is_logged(caplog):
     caplog.set_level(logging.INFO)
-    log_memory({"tiny": {"pages": 1024.0, "page_bytes": 4096.0}})
+    log_memory({"tiny": {"pages": 1024.0, "page_bytes": 4096.0, "shared_bytes": 0.0}})
     assert caplog.messages == ["tiny: 1024 pages of 4 KiB for keys and values, 4 MiB"]

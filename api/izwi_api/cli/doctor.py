@@ -19,13 +19,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from izwi.config import EngineConfig
 from izwi.errors import IzwiError
-from izwi_api.cli.options import ApiKey, Device, Dtype, ServerUrl
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    DeviceMibOption,
+    Dtype,
+    KvDtypeOption,
+    ServerUrl,
+    WeightsOption,
+)
 from izwi_api.console import FAILED, messages
+from izwi_api.runtime_options import RuntimeOptions
 
 if TYPE_CHECKING:
     from izwi.backends.protocol import ArrayBackend
 
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[NAME=]SOURCE", help="Plan the memory for this model; repeatable."),
+]
 _ONLINE_TIMEOUT_S = 5
 _GPU_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
 _CODECS = ("libmp3lame", "libopus", "flac", "aac")
@@ -45,7 +59,7 @@ class Finding:
     """One thing that was checked.
 
     Attributes:
-        area: "system", "device", "packages", "checkpoints", "home", "hub",
+        area: "system", "device", "memory", "packages", "checkpoints", "home", "hub",
             "audio" or "server".
         name: The thing.
         detail: What was found, in words.
@@ -64,14 +78,23 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,
+    model: ModelOption = None,
+    weights: WeightsOption = "auto",
+    kv_dtype: KvDtypeOption = "auto",
+    device_mib: DeviceMibOption = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Check this machine; exit with 1 if something that izwi needs is missing or broken."""
+    """Check this machine; exit with 1 if something that izwi needs is missing or broken.
+
+    With --model, also print how the device's memory would be used, before anything is loaded.
+    """
     from izwi_api.cli.running_server import DEFAULT_URL, NONE, running_server
 
     with messages().status("looking"):
-        findings = list(_findings(device, dtype, online=online))
+        config = EngineConfig(device_bytes=device_mib << 20, kv_dtype=kv_dtype)
+        runtime = RuntimeOptions(device, dtype, not online, weights)
+        findings = list(_findings(runtime, tuple(model or ()), config))
         if address := running_server(server, api_key):
             findings.append(_server(address, api_key))
         elif server != NONE:
@@ -98,21 +121,26 @@ def _show(findings: list[Finding]) -> None:
         console.print(mark, Text(f"{finding.area:<12}{finding.name}: {finding.detail}"))
 
 
-def _findings(device: str, dtype: str, *, online: bool) -> Iterator[Finding]:
+def _findings(
+    runtime: RuntimeOptions, sources: tuple[str, ...], config: EngineConfig
+) -> Iterator[Finding]:
     yield from _system()
     yield from _packages()
     backend = None
     try:
         from izwi.backends.choice import open_backend
 
-        backend = open_backend(device, dtype)
+        backend = open_backend(runtime.device, runtime.dtype, runtime.weights)
     except (ImportError, OSError, IzwiError) as error:
-        yield Finding("device", device, Status.FAILED, str(error))
+        yield Finding("device", runtime.device, Status.FAILED, str(error))
     if backend is not None:
         yield from _devices(backend)
-        yield from _checkpoints(backend)
+        if sources:
+            yield from _plan(backend, runtime, sources, config)
+        else:
+            yield from _checkpoints(backend)
     yield from _home()
-    yield from _hub(online=online)
+    yield from _hub(online=not runtime.offline)
     yield from _audio()
 
 
@@ -163,8 +191,6 @@ def _version(name: str) -> str | None:
 
 def _devices(backend: ArrayBackend) -> Iterator[Finding]:
     from izwi.backends.torch.devices import cuda_devices, has_mps
-    from izwi.config import EngineConfig
-    from izwi.runner.budget import divide
 
     gpus = cuda_devices()
     for gpu in gpus:
@@ -177,12 +203,30 @@ def _devices(backend: ArrayBackend) -> Iterator[Finding]:
     if has_mps():
         yield Finding("device", "mps", Status.OK, "Metal is available")
     yield from _gpu_gaps(has_cuda=bool(gpus))
-    budget = divide(EngineConfig(), backend, 1)
-    detail = (
-        f"{backend.device_name} in {backend.dtype_name}; {_gib(budget.kv_bytes)} for keys and"
-        f" values, {_gib(budget.page_bytes + budget.state_bytes)} of host memory below it"
-    )
+    memory = backend.memory()
+    use = "for keys and values" if memory.is_shared else "free for models"
+    device = f"{backend.device_name} in {backend.dtype_name}"
+    detail = f"{device}; {_gib(memory.free_bytes)} {use}"
     yield Finding("device", "used", Status.OK, detail)
+
+
+def _plan(
+    backend: ArrayBackend, runtime: RuntimeOptions, sources: tuple[str, ...], config: EngineConfig
+) -> Iterator[Finding]:
+    """Describe how models would use the device's memory, from estimates: none is loaded."""
+    from izwi.registry import named
+    from izwi.runner.planning import plan_folders
+
+    if config.device_bytes:
+        backend.limit_memory(config.device_bytes)
+    try:
+        folders = dict(named(source, offline=runtime.offline) for source in sources)
+        plan = plan_folders(folders, backend, config, runtime.weights)
+    except (IzwiError, OSError) as error:
+        yield Finding("memory", "plan", Status.FAILED, str(error))
+        return
+    for name, detail in plan.lines():
+        yield Finding("memory", name, Status.OK, detail)
 
 
 def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:

@@ -16,6 +16,13 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, mlx, or auto 
 Dtype = Annotated[
     str, typer.Option(help="float32, bfloat16, float16, or auto for the device's default.")
 ]
+WeightsOption = Annotated[
+    str, typer.Option(help="Quantize the decoders' weights: int8, fp8 or int4; auto: do not.")
+]
+KvDtypeOption = Annotated[str, typer.Option(help="Keys and values: auto, int8 or fp8.")]
+DeviceMibOption = Annotated[
+    int, typer.Option(min=0, help="Device memory to use, weights included; 0: as much as is free.")
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")]
 ServerUrl = Annotated[
     str | None,

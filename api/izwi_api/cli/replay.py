@@ -67,9 +67,10 @@ def _replay(
     from izwi.replay import replay
     from izwi_api.serve.local_services import load_models
 
-    registry, backend = load_models(sources, runtime)
+    config = EngineConfig()
+    registry, backend = load_models(sources, runtime, config)
     with messages().status(f"running {len(lines)} requests"):
-        engine = Engine(registry.models, backend, EngineConfig())
+        engine = Engine(registry.models, backend, config)
         return replay(engine, registry, lines, alone=alone)
 
 

@@ -12,7 +12,14 @@ import typer
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, StartFailed
-from izwi_api.cli.options import Device, Dtype, Offline
+from izwi_api.cli.options import (
+    Device,
+    DeviceMibOption,
+    Dtype,
+    KvDtypeOption,
+    Offline,
+    WeightsOption,
+)
 from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_settings
 from izwi_api.http.keys import KeyRing
@@ -65,9 +72,6 @@ AllowedHostOption = Annotated[
 ]
 DrainOption = Annotated[
     float, typer.Option(min=0, help="Seconds that running requests have to finish after SIGTERM.")
-]
-WeightsOption = Annotated[
-    str, typer.Option(help="Quantize the decoders' weights: int8, fp8 or int4; auto: do not.")
 ]
 AttentionOption = Annotated[
     str, typer.Option(help="Attention of the decoders: auto, torch or triton.")
@@ -162,8 +166,9 @@ def serve(
     record: RecordOption = None,
     policy: PolicyOption = "deadline",
     shadow_policy: ShadowPolicyOption = None,
+    device_mib: DeviceMibOption = 0,
     kv_mib: KvMibOption = 0,
-    kv_dtype: Annotated[str, typer.Option(help="Keys and values: auto, int8 or fp8.")] = "auto",
+    kv_dtype: KvDtypeOption = "auto",
     weights: WeightsOption = "auto",
     attention: AttentionOption = "auto",
     host_mib: HostMibOption = 256,
@@ -196,6 +201,7 @@ def serve(
         config = EngineConfig(
             policy=policy,
             shadow_policy=shadow_policy,
+            device_bytes=device_mib << 20,
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,
             host_bytes=host_mib << 20,

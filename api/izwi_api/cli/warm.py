@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from izwi_api.cli.options import Device, Dtype, Offline
-from izwi_api.cli.serve import AttentionOption, WeightsOption
+from izwi_api.cli.options import Device, Dtype, Offline, WeightsOption
+from izwi_api.cli.serve import AttentionOption
 from izwi_api.console import report_failures
 from izwi_api.runtime_options import RuntimeOptions
 

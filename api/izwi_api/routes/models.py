@@ -10,6 +10,9 @@ from izwi_api.http.errors import error_body
 
 router = APIRouter()
 
+# Parts of the memory plan; see `izwi.metrics.FIGURES`.
+_MEMORY = ("weight_bytes", "state_bytes", "graph_bytes", "shared_bytes")
+
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
@@ -53,6 +56,7 @@ def _names(request: Request) -> list[str]:
 def _entry(request: Request, name: str) -> dict[str, object]:
     """Describe a model by name or alias; `root` is its name, `task` its main purpose."""
     state = state_of(request)
+    figures = state.services.engine.load.get(state.aliases().get(name, name), {})
     able = [capability.value for capability in state.services.registry.model(name).capabilities]
     return {
         "id": name,
@@ -62,4 +66,6 @@ def _entry(request: Request, name: str) -> dict[str, object]:
         "root": state.aliases().get(name, name),
         "task": able[0],
         "capabilities": able,
+        "memory": {part: int(figures[part]) for part in _MEMORY if part in figures}
+        | {"kv_bytes": int(figures.get("pages", 0) * figures.get("page_bytes", 0))},
     }

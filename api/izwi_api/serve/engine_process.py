@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import zmq
@@ -24,6 +24,7 @@ from izwi.log import Log
 from izwi.output_stream import failure
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
+from izwi.runner.planning import prepare_device
 from izwi.serialization import Frame
 from izwi.step_thread import SteppingThread
 from izwi_api.serve import wire
@@ -234,7 +235,8 @@ class ApiServerConnections:
                 self._engine.set_backpressure(request_id, True)
 
 
-LoadModels = Callable[[EngineSpec], tuple[Registry, ArrayBackend]]
+# Returns the models, their backend, and the bytes of the weights of each, as far as known.
+LoadModels = Callable[[EngineSpec], tuple[Registry, ArrayBackend, Mapping[str, int]]]
 
 
 def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
@@ -244,8 +246,8 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         IzwiError: A model or a setting cannot be used.
         OSError: The recording cannot be written.
     """
-    registry, backend = load(spec)
-    engine = Engine(registry.models, backend, spec.config)
+    registry, backend, weight_bytes = load(spec)
+    engine = Engine(registry.models, backend, spec.config, weight_bytes=weight_bytes)
     context: Context = zmq.Context.instance()
     # exit at once, whatever state the device is in: for the supervisor it is as if it was killed
     lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))
@@ -264,14 +266,15 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
             commands.close()
 
 
-def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend]:
-    """Read checkpoints with their weights. Raises IzwiError."""
+def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend, Mapping[str, int]]:
+    """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
     backend = open_backend(where.device, where.dtype, where.weights, where.attention)
+    weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     registry = Registry(backend)
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
-    return registry, backend
+    return registry, backend, weight_bytes
 
 
 def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:

@@ -37,7 +37,9 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
         IzwiError: A model or a setting cannot be used.
         OSError: A file that the options name cannot be used.
     """
-    registry, backend = load_models(serve_options.sources, serve_options.runtime)
+    registry, backend = load_models(
+        serve_options.sources, serve_options.runtime, serve_options.config
+    )
     engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)

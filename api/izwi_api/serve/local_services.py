@@ -10,7 +10,8 @@ from izwi.backends.choice import open_backend
 from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.registry import Registry
+from izwi.registry import Registry, named
+from izwi.runner.planning import prepare_device
 from izwi_api.console import messages
 from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
@@ -18,16 +19,21 @@ from izwi_api.services.context import Services
 from izwi_api.voices.store import VoiceStore
 
 
-def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Registry, ArrayBackend]:
+def load_models(
+    sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig
+) -> tuple[Registry, ArrayBackend]:
     """Load checkpoints onto a device, and log each one.
 
     Raises:
+        DoesNotFit: The device has no room for the models; none was loaded.
         ModelNotFound: A source is no checkpoint.
         CheckpointError: A checkpoint is broken.
         InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
     """
     backend = open_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
     registry = Registry(backend)
+    folders = dict(named(source, offline=runtime.offline) for source in sources)
+    prepare_device(backend, folders, config, runtime.weights)
     with messages().status("loading") as status:
         for source in sources:
             status.update(f"loading {source}")
@@ -45,6 +51,7 @@ def open_services(
         IzwiError: As `load_models`.
     """
     settings = read_settings(os.environ)
-    registry, backend = load_models(sources, runtime)
-    engine = AsyncEngine(Engine(registry.models, backend, config or EngineConfig()))
+    config = config or EngineConfig()
+    registry, backend = load_models(sources, runtime, config)
+    engine = AsyncEngine(Engine(registry.models, backend, config))
     return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))

@@ -74,10 +74,16 @@ def omit_queries() -> None:
 
 
 def log_memory(load: Mapping[str, Mapping[str, float]]) -> None:
-    """Log how much memory each model's keys and values may take."""
+    """Log how much memory each model takes."""
     for name, figures in load.items():
         pages, page_bytes = int(figures["pages"]), int(figures["page_bytes"])
         logger.info(
             "%s: %d pages of %d KiB for keys and values, %.0f MiB",
             *(name, pages, page_bytes >> 10, pages * page_bytes / (1 << 20)),
         )
+        if figures["shared_bytes"]:  # a device of its own, with a plan
+            parts = ("weight_bytes", "state_bytes", "graph_bytes", "shared_bytes")
+            logger.info(
+                "%s: %.0f MiB weights, %.0f MiB codec state, %.0f MiB graphs, %.0f MiB shared",
+                *(name, *(figures[part] / (1 << 20) for part in parts)),
+            )

@@ -26,6 +26,7 @@ from izwi.errors import InvalidRequest
 from izwi.layers import KVSpec, StateSpec
 from izwi.model import Model, RecordableModel
 from izwi.runner.budget import free_host_kv_bytes
+from izwi.runner.memory_plan import DeviceMemory, GraphBytes
 from izwi.tracks import Track
 
 # Share of the process memory that Metal recommends; the rest is for activations and the system.
@@ -102,14 +103,40 @@ class MlxBackend:
             message = "the device has no room for the model"
             raise InvalidRequest(message, param="model") from error
 
-    def free_kv_bytes(self) -> int:
-        """Return the bytes that keys and values may take now, of the memory shared by all."""
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in the dtype of activations."""
+        return int(self.ops.dtype.size)
+
+    @property
+    def records(self) -> bool:
+        """No: graphs are lazy, and their memory is the host's."""
+        return False
+
+    def memory(self) -> DeviceMemory:
+        """Return what keys and values may take now, of the memory shared by all."""
         if not self._is_gpu:
-            return free_host_kv_bytes()
+            free = free_host_kv_bytes()
+            return DeviceMemory(free, free, is_shared=True)
         mx.clear_cache()  # what models left that are gone
         most = int(mx.device_info()["max_recommended_working_set_size"])
         free = int(_DEVICE_SHARE * (most - mx.get_active_memory()))
-        return max(0, min(free, 4 * free_host_kv_bytes()))
+        return DeviceMemory(most, max(0, min(free, 4 * free_host_kv_bytes())), is_shared=True)
+
+    def request_error(self, error: BaseException) -> BaseException:
+        """Return the error: MLX has no type for a full device."""
+        return error
+
+    def limit_memory(self, num_bytes: int) -> None:
+        """Let MLX allocate at most this much."""
+        mx.set_memory_limit(num_bytes)
+
+    def keep_workspace(self, num_bytes: int) -> None:
+        """Do nothing: the memory is shared with all programs."""
+
+    def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:  # noqa: ARG002
+        """Do nothing: nothing is recorded."""
+        return GraphBytes()
 
     @property
     def page_copies(self) -> int:

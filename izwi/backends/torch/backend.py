@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
@@ -18,15 +19,17 @@ from izwi.backends.torch.sampler import TorchSampling
 from izwi.backends.torch.side_stream import SideStream
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.weights import load_weights
+from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
-from izwi.errors import InvalidRequest
+from izwi.errors import DeviceFull, InvalidRequest
 from izwi.layers import KVSpec, StateSpec
 from izwi.model import Model
-from izwi.runner.budget import DEVICE_SHARE, free_host_kv_bytes
-from izwi.tracks import Track
+from izwi.runner.budget import free_host_kv_bytes
+from izwi.runner.memory_plan import DeviceMemory, GraphBytes
+from izwi.tracks import Track, frame_track
 
 if TYPE_CHECKING:
-    from izwi.backends.torch.recorded.graphs import Graphs
+    from izwi.backends.torch.recorded.graphs import Graphs, Recorders
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -46,6 +49,12 @@ class TorchBackend:
         # on a CPU padding costs what batching saves, and makes results depend on the batch (ADR 5)
         self.pads_encoders = ops.device.type != "cpu"
         self._loaded_bytes = 0
+        self._limit_bytes: int | None = None
+        self._workspace_bytes = 0
+        # shared by all models: their graphs run one after the other
+        self._recorders: Recorders | None = None
+        self._graph_bytes = GraphBytes()
+        self._side_stream: SideStream | None = None
         self._all_threads = torch.get_num_threads()
 
     def load_weights(
@@ -85,7 +94,13 @@ class TorchBackend:
 
     def own_stream(self) -> AbstractContextManager[None]:
         """Run this thread's launches on a stream of its own, concurrent to other work."""
-        return self.ops.own_stream()
+        return self._own_stream()
+
+    @contextmanager
+    def _own_stream(self) -> Iterator[None]:
+        with self.ops.own_stream():
+            self._claim_workspace()
+            yield
 
     @contextmanager
     def reporting_full_device(self) -> Iterator[None]:
@@ -96,13 +111,76 @@ class TorchBackend:
             message = "the device has no room for the model"
             raise InvalidRequest(message, param="model") from error
 
-    def free_kv_bytes(self) -> int:
-        """Return how many bytes of the device's free memory keys and values may take."""
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in the dtype of activations."""
+        return self.ops.dtype.itemsize
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded: on CUDA with Triton."""
+        return self.ops.records
+
+    def request_error(self, error: BaseException) -> BaseException:
+        """Return what a request's caller is told: DeviceFull for a full device."""
+        if isinstance(error, torch.OutOfMemoryError):
+            return DeviceFull(
+                "the device has no memory left for this request; retry later", retry_after_s=2
+            )
+        return error
+
+    def memory(self) -> DeviceMemory:
+        """Return the device's memory; on a CPU, what keys and values may take of the host's."""
         if self.ops.device.type != "cuda":
-            return free_host_kv_bytes()
+            free = free_host_kv_bytes()
+            return DeviceMemory(free, free, is_shared=True)
         torch.cuda.empty_cache()  # else torch keeps unloaded models' memory
-        free, _ = torch.cuda.mem_get_info(self.ops.device)
-        return int(free * DEVICE_SHARE)
+        device = self.ops.device
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        if self._limit_bytes is not None:
+            total = min(total, self._limit_bytes)
+            free = min(free, total - reserved)
+        idle = reserved - torch.cuda.memory_allocated(device)
+        return DeviceMemory(total, max(0, free), idle)
+
+    def limit_memory(self, num_bytes: int) -> None:
+        """Use at most this much of a CUDA device's memory, weights included."""
+        if self.ops.device.type != "cuda":
+            return
+        _, total = torch.cuda.mem_get_info(self.ops.device)
+        self._limit_bytes = num_bytes
+        share = min(1.0, num_bytes / total)
+        torch.cuda.set_per_process_memory_fraction(share, self.ops.device)
+
+    def keep_workspace(self, num_bytes: int) -> None:
+        """Keep memory for work without graphs, on the stream of the thread that steps."""
+        self._workspace_bytes = num_bytes
+
+    def _claim_workspace(self) -> None:
+        if self.ops.device.type == "cuda" and self._workspace_bytes:
+            # freed at once: the allocator keeps it for this stream
+            torch.empty(self._workspace_bytes, dtype=torch.uint8, device=self.ops.device)
+
+    def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:
+        """Compile the kernels of a model's graphs, and measure the memory that they will take."""
+        if not self.records:
+            return GraphBytes()
+        from izwi.backends.torch.recorded.graphs import ModelArrays, rehearsed
+
+        spec, size = KVSpec.of(model.layers), config.page_size
+        kv = self.paged_kv(spec, 1, size, config.kv_dtype)
+        kv.num_pages = pages_for(model.max_positions, size)  # no kernel runs that would read them
+        frames = frame_track(model.tracks)
+        codec = None if frames is None else model.tracks[frames].codec
+        arena = self.state_arena(codec.state if codec else {}, config.max_running)
+        arrays = ModelArrays(kv, arena, self.sampling(model.tracks).suppressed)
+        graphs = rehearsed(model, arrays, self.ops, config)
+        known = self._graph_bytes
+        self._graph_bytes = GraphBytes(
+            max(known.steps, graphs.steps), max(known.codec, graphs.codec)
+        )
+        return graphs
 
     @property
     def page_copies(self) -> int:
@@ -121,7 +199,9 @@ class TorchBackend:
     def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
         """Allocate rows of state; on CUDA they are used on a side stream."""
         ops = self.ops
-        return StateArena(specs, num_rows, ops.device, ops.dtype, SideStream(ops.device))
+        if self._side_stream is None:
+            self._side_stream = SideStream(ops.device)
+        return StateArena(specs, num_rows, ops.device, ops.dtype, self._side_stream)
 
     def sampling(self, tracks: Seq[Track]) -> TorchSampling:
         """Create the sampling of a model's tracks."""
@@ -142,11 +222,16 @@ class TorchBackend:
         """Record a model's steps as CUDA graphs, where there is CUDA with Triton."""
         if not self.ops.records:
             return None
-        from izwi.backends.torch.recorded.graphs import (
-            Graphs,  # its kernels need triton, which is there on CUDA
-        )
+        # their kernels need triton, which is there on CUDA
+        from izwi.backends.torch.recorded.graphs import Graphs, ModelArrays, Recorders
 
-        return Graphs.of(model, kv, arena, sampling.suppressed, self.ops, config)
+        if self._recorders is None:
+            self._recorders = Recorders.on(self.ops.device)
+        if self.ops.device.type == "cuda":
+            torch.cuda.synchronize(self.ops.device)  # graphs of other models use the same pools
+        self._recorders.prime(self._graph_bytes)
+        arrays = ModelArrays(kv, arena, sampling.suppressed)
+        return Graphs.of(model, arrays, self.ops, config, self._recorders)
 
 
 def torch_backend(
@@ -163,6 +248,9 @@ def torch_backend(
     Raises:
         InvalidRequest: The device, the dtype, `weights` or `attention` is unknown or not available.
     """
+    # One growing segment instead of many of fixed sizes, which large arrays would not fit into
+    # later. It is read once, before the first allocation.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if device == "auto":
         if torch.cuda.is_available():
             device = "cuda"

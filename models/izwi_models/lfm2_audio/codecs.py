@@ -11,6 +11,11 @@ from izwi.sequence import Sequence
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
 
+# Arrays of the last convolution's input that Mimi keeps at once, as Qwen3-TTS's codec does.
+_PEAK_ARRAYS = 4
+# Spectra of an inverse transform are the detokenizer's largest arrays (measured on a GPU: 60).
+_DETOKENIZER_WIDTH = 64
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameCodec:
@@ -20,9 +25,14 @@ class FrameCodec:
     frame_samples: int
     lookahead_samples: int
     state: Mapping[str, StateSpec]
+    _peak_width: int  # numbers kept at once for each sample
     _decode: Callable[[Array, Mapping[str, Array]], tuple[Array, dict[str, Array]]]
 
     warms_up = False
+
+    def peak_values(self, frames: int) -> int:
+        """Return the most numbers that decoding frames of one stream keeps at once."""
+        return self._peak_width * self.frame_samples * frames
 
     def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
         """Return nothing: the model does not clone voices."""
@@ -47,6 +57,7 @@ def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
         mimi.FRAME_SAMPLES,
         0,
         mimi.state_shapes(config),
+        _PEAK_ARRAYS * config.num_filters,
         lambda codes, state: mimi.decode(ops, prepared, config, codes, state),
     )
 
@@ -65,5 +76,6 @@ def detokenizer_codec(ops: Ops, weights: Weights, config: DetokenizerConfig) -> 
         detokenizer.FRAME_SAMPLES,
         detokenizer.LOOKAHEAD_SAMPLES,
         detokenizer.state_shapes(config),
+        _DETOKENIZER_WIDTH,
         lambda codes, state: detokenizer.decode(ops, prepared, config, codes, state),
     )

@@ -20,6 +20,7 @@ from izwi_models.qwen3_asr.encoder import (
     chunk_positions,
     encode_clips,
     encode_windows,
+    peak_values,
 )
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
@@ -82,6 +83,10 @@ class WindowEncoder:
         """Return the maximum number of windows in a batch; it is the same for all shapes."""
         return _MAX_WINDOWS
 
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once."""
+        return peak_values(self._config, shape[0], shape[1], pieces)
+
     def unpadded(self, row: Array, length: int) -> Array:
         """Return the tokens of the first `length` mel frames: (tokens, hidden)."""
         return row[: self._config.num_tokens(length)]
@@ -124,6 +129,10 @@ class ClipEncoder:
     def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """Return the maximum number of clips in a batch."""
         return _MAX_CLIPS
+
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once."""
+        return peak_values(self._config, shape[0], shape[1], pieces)
 
     def unpadded(self, row: Array, length: int) -> Array:
         """Return the tokens of the first `length` mel frames: (tokens, hidden)."""

@@ -26,7 +26,27 @@ _MAX_TIMESCALE = 10_000.0
 # never frees this memory.
 _MOST_NUMBERS = 32 * 480 * 64 * 50
 
+# Arrays of the size of the first convolution's output that a pass keeps at once, and numbers kept
+# for each token beside them (measured on a GPU).
+_PEAK_ARRAYS, _PEAK_TOKEN_ARRAYS = 3, 8
+
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+
+
+def peak_values(config: AudioConfig, mels: int, frames: int, pieces: int) -> int:
+    """Return the most numbers that encoding windows keeps at once.
+
+    Args:
+        config: Sizes of the encoder.
+        mels: Mel bands.
+        frames: Mel frames of a window.
+        pieces: Windows of a batch.
+    """
+    chunks = pieces * -(-frames // config.chunk_frames)
+    widened = config.downsample_hidden_size * -(-mels // 2) * -(-config.chunk_frames // 2)
+    passing = min(max(_MOST_NUMBERS, widened), chunks * widened)
+    tokens = chunks * config.chunk_tokens * config.d_model
+    return _PEAK_ARRAYS * passing + _PEAK_TOKEN_ARRAYS * tokens
 
 
 class Windows(NamedTuple):

@@ -70,7 +70,9 @@ def test_tables_that_are_there_are_those_of_the_rows(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool) -> None:
     rng = random.Random(seed)
-    staged = StagedPositions(64, num_inputs=1, max_pages=6, device=CPU, together=together)
+    max_runs = 8 if together else None
+    staged = StagedPositions(64, num_inputs=1, max_pages=6, device=CPU, max_runs=max_runs)
+    assert len(staged.tables) == 6 * (8 if together else 64), "one table for each sequence"
     for _ in range(6):  # what an earlier batch left there does not show
         runs = []
         for _ in range(rng.randint(1, 8)):
@@ -83,7 +85,7 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool)
         positions = staged.positions.tolist()
         assert positions == expected + [-1] * (64 - len(expected))
         width = int(staged.table_width)
-        kept = staged.tables[: 64 * width].view(-1, width)
+        kept = staged.tables[: len(staged.tables) // width * width].view(-1, width)
         of_rows = staged.runs[: len(expected)].long() if together else range(len(expected))
         tables = kept[of_rows].tolist()
         owners = [pages for start, stop, pages in runs for _ in range(start, stop)]

@@ -202,6 +202,9 @@ class ToyCloning(ToySpeech):
 
     warms_up = True
 
+    def peak_values(self, frames: int) -> int:
+        return 8 * self.frame_samples * frames
+
     def warm_codes(self, sequence: Any) -> torch.Tensor:
         frames = 9 * sequence.request.prompt.num_positions
         shape = frames, self.num_codebooks

@@ -29,15 +29,37 @@ class Rehearsal(GraphRecorder):
     """A stand-in for the recorder within `compiling_only`: runs work once, records nothing.
 
     No kernel runs, so results are uninitialised memory, and no index may depend on them.
+
+    Attributes:
+        peak_bytes: The most memory that one piece of work has allocated on CUDA while it ran: what
+            the pool of its graphs needs.
+        out_bytes: Memory of all results.
     """
 
     rehearses = True
 
+    def __init__(self, device: torch.device):
+        super().__init__(torch.device("cpu"))
+        self.records = device.type == "cuda"
+        self._device = device
+        self.peak_bytes = self.out_bytes = 0
+
     @torch.inference_mode()
     def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
         """Run the work once, so that its kernels are compiled."""
+        before = self._allocated_before()
         out = run()
+        if self.records:
+            peak = torch.cuda.max_memory_allocated(self._device)
+            self.peak_bytes = max(self.peak_bytes, peak - before)
+        self.out_bytes += out.nbytes
         return Repeated(run, out), out
+
+    def _allocated_before(self) -> int:
+        if not self.records:
+            return 0
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return torch.cuda.memory_allocated(self._device)
 
 
 @contextmanager
@@ -67,10 +89,16 @@ def compiling_only() -> Iterator[None]:
 
 
 def rehearse(go_through: Callable[[], object]) -> None:
-    """Compile the kernels of a call, if this Triton supports it; else recording compiles them."""
+    """Compile the kernels of a call, if this Triton supports it; else recording compiles them.
+
+    Raises:
+        torch.OutOfMemoryError: The device is full.
+    """
     try:
         with compiling_only():
             go_through()
+    except torch.OutOfMemoryError:
+        raise
     except Exception:
         logger.warning("kernels are compiled one after the other", exc_info=True)
 

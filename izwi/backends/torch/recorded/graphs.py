@@ -20,7 +20,7 @@ from izwi.backends.torch.recorded.compiling import Rehearsal, rehearse, watch_tr
 from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Part
 from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
 from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
-from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.recorded.recorder import GraphPool, GraphRecorder
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.state import StateArena
@@ -31,8 +31,73 @@ from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row
 from izwi.request import EncodeInput
 from izwi.runner.in_flight import InFlight
 from izwi.runner.logprobs import Logprobs, logprobs_of
+from izwi.runner.memory_plan import GraphBytes
 from izwi.sequence import Sequence
 from izwi.tracks import frame_track
+
+# What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
+_DRIVER_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelArrays:
+    """What a model's graphs read and write.
+
+    Attributes:
+        kv: Its pages.
+        arena: Codec states of its streams.
+        suppressed: Ids of each track that are never drawn.
+    """
+
+    kv: PagedKV
+    arena: StateArena
+    suppressed: Seq[Suppressed | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorders:
+    """What records the graphs of all models of a device.
+
+    Attributes:
+        steps: For encoders, prompts and decode steps, of which one runs at a time.
+        codec: For the codecs: they run beside the next step, which has priority.
+    """
+
+    steps: GraphRecorder
+    codec: GraphRecorder
+
+    @staticmethod
+    def on(device: torch.device) -> Recorders:
+        """Create both, with a pool each on CUDA."""
+        if device.type != "cuda":
+            return Recorders(GraphRecorder(device), GraphRecorder(device))
+        pools = GraphPool(device, priority=-1), GraphPool(device)
+        return Recorders(*(GraphRecorder(device, pool) for pool in pools))
+
+    def prime(self, graphs: GraphBytes) -> None:
+        """Prepare for graphs with these working sets."""
+        self.steps.prime(graphs.steps)
+        self.codec.prime(graphs.codec)
+
+
+def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineConfig) -> GraphBytes:
+    """Run everything that `Graphs.of` records, with kernels compiled only, and measure its memory.
+
+    `arrays.kv` may be smaller than it says, because no kernel reads it.
+    """
+    if ops.device.type != "cuda":
+        return GraphBytes()
+    watch_triton()
+    steps, codec = Rehearsal(ops.device), Rehearsal(ops.device)
+    before = torch.cuda.memory_allocated(ops.device)
+    made: list[Graphs] = []
+    recorders = Recorders(steps, codec)
+    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, recorders)))
+    buffers = torch.cuda.memory_allocated(ops.device) - before
+    made.clear()
+    gc.collect()  # free reference cycles
+    torch.cuda.empty_cache()
+    return GraphBytes(steps.peak_bytes, codec.peak_bytes, buffers, _DRIVER_BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,32 +124,23 @@ class Graphs:
     @staticmethod
     def of(
         model: Model,
-        kv: PagedKV,
-        arena: StateArena,
-        suppressed: Seq[Suppressed | None],
+        arrays: ModelArrays,
         ops: TorchOps,
         config: EngineConfig,
+        recorders: Recorders,
     ) -> Graphs:
         """Record everything that requests can need, so that none of them waits for it."""
-        recordable = _recordable(model, kv, ops.attends_with)
-
-        def made(recorder: GraphRecorder, codec_recorder: GraphRecorder) -> Graphs:
-            encoders = _encoders(model, ops, config, recorder)
-            decodes = prompts = None
-            if recordable is not None:
-                decodes = _decodes(recordable, kv, suppressed, ops, config, recorder)
-                prompts = _prompts(recordable, kv, ops, recorder)
-            codec = _codec(model, arena, config, codec_recorder)
-            return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
-
         watch_triton()
-        if ops.device.type == "cuda":
-            rehearse(lambda: made(Rehearsal(ops.device), Rehearsal(ops.device)))
-            arena.clear(arena.spare_row)
-            gc.collect()  # free reference cycles of the rehearsal
-            torch.cuda.empty_cache()  # graphs have memory of their own
-        # the codec has its own pool: it runs concurrently to the next step, which has priority
-        return made(GraphRecorder(ops.device, priority=-1), GraphRecorder(ops.device))
+        kv = arrays.kv
+        recordable = _recordable(model, kv, ops.attends_with)
+        encoders = _encoders(model, ops, config, recorders.steps)
+        decodes = prompts = None
+        if recordable is not None:
+            suppressed = arrays.suppressed
+            decodes = _decodes(recordable, kv, suppressed, ops, config, recorders.steps)
+            prompts = _prompts(recordable, kv, ops, config, recorders.steps)
+        codec = _codec(model, arrays.arena, config, recorders.codec)
+        return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
 
     def encodes(self, piece: EncodeInput) -> bool:
         """Return whether a piece of audio can be encoded with a graph."""
@@ -223,11 +279,15 @@ def _decodes(
 
 
 def _prompts(
-    model: RecordableModel, kv: PagedKV, ops: TorchOps, recorder: GraphRecorder
+    model: RecordableModel,
+    kv: PagedKV,
+    ops: TorchOps,
+    config: EngineConfig,
+    recorder: GraphRecorder,
 ) -> PromptGraphs | None:
     if ops.attends_with != "triton":
         return None
-    prompts = PromptGraphs(model, kv, recorder, ops.device)
+    prompts = PromptGraphs(model, kv, recorder, config.max_running)
     if recorder.records:
         prompts.warm_up()
     return prompts

@@ -39,15 +39,26 @@ class PromptGraphs:
         model: RecordableModel,
         kv: PagedKV,
         recorder: GraphRecorder,
-        device: torch.device,
+        max_runs: int,
     ):
+        """Set up; nothing is recorded yet.
+
+        Args:
+            model: The model.
+            kv: The model's pages.
+            recorder: Records the graphs.
+            max_runs: Maximum number of sequences of a step.
+        """
+        assert kv.plain is not None
         self._model, self._kv = model, kv
-        self._recorder, self._device = recorder, device
+        self._recorder, self._device = recorder, kv.plain[0].device
+        self._max_runs = max_runs
         self._prompts: dict[int, _Prompts] = {}
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Return whether these positions can be run with a graph."""
-        return sum(row.stop - row.start for row in rows) <= _SIZES[-1]
+        few = len(rows) <= self._max_runs
+        return few and sum(row.stop - row.start for row in rows) <= _SIZES[-1]
 
     def run(self, rows: Seq[Row]) -> Tensor:
         """Run packed positions; return (positions, width) states, valid until the next call."""
@@ -71,7 +82,9 @@ class PromptGraphs:
         if size not in self._prompts:
             model = self._model
             max_pages = most_pages(model, self._kv)
-            staged = StagedPositions(size, model.num_inputs, max_pages, self._device, together=True)
+            staged = StagedPositions(
+                size, model.num_inputs, max_pages, self._device, max_runs=self._max_runs
+            )
             x = torch.zeros_like(model.embed_inputs(staged.inputs))
 
             def run() -> Tensor:

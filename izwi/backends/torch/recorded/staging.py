@@ -85,7 +85,7 @@ class StagedPositions:
         device: torch.device,
         more: Fields | None = None,
         *,
-        together: bool = False,
+        max_runs: int | None = None,
     ):
         """Allocate.
 
@@ -95,9 +95,11 @@ class StagedPositions:
             max_pages: Pages that a row can have.
             device: Where.
             more: Fields of the kind at hand.
-            together: Rows of a sequence share one page table, the one that `runs` numbers.
+            max_runs: Rows are positions of at most this many sequences, each of which has one page
+                table, the one that `runs` numbers. None: each row has its own.
         """
-        self._together = together
+        self._together = max_runs is not None
+        num_tables = size if max_runs is None else min(size, max_runs)
         self._tables_there: dict[int, list[int]] = {}  # of rows that share no table, by place
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
@@ -106,7 +108,7 @@ class StagedPositions:
             "runs": (np.int32, (size,)),
             **(more or {}),
             "table_width": (np.int32, (1,)),
-            "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
+            "tables": (np.int32, (num_tables * max_pages,)),  # the last, since little of it is used
         }
         self.size = size
         self._buffer = StagedBuffer(fields, device)

@@ -1,0 +1,256 @@
+"""What models need of a device: estimated from their configuration, or measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from izwi.backends.protocol import ArrayBackend
+from izwi.config import EngineConfig
+from izwi.encoders import Encodes, EncodesPadded
+from izwi.errors import DoesNotFit
+from izwi.layers import KVSpec
+from izwi.model import Model
+from izwi.ops.protocol import Weights
+from izwi.registry import Registry
+from izwi.runner.memory_plan import (
+    MIB,
+    DeviceMemory,
+    GraphBytes,
+    MemoryPlan,
+    ModelNeeds,
+    plan_memory,
+)
+from izwi.tracks import frame_track
+from izwi.weightless import WeightlessBackend
+
+# Positions of a typical request: a sentence that is spoken or transcribed, a turn of a
+# conversation that is spoken, and one in text with what came before.
+_SENTENCE, _SPOKEN_TURN, _TEXT_TURN = 192, 384, 768
+# The largest prompt graph of a model of 1.7B (measured: 92 to 143 MB).
+_PROMPT_BYTES = 144 * MIB
+# Staged inputs and results of all graphs of a model, and what the driver keeps of them and of their
+# kernels (measured: 100 to 230 MB, 200 MB).
+_BUFFER_BYTES, _DRIVER_BYTES = 160 * MIB, 208 * MIB
+# Numbers kept for each logit while ids are drawn, in bytes.
+_DRAW_BYTES = 10
+# Copies of a stream's state that a codec keeps while it decodes: the old, the new, and parts.
+_STATE_COPIES = 2.5
+
+
+def typical_positions(model: Model) -> int:
+    """Return the positions of a typical request of a model."""
+    if len(model.tracks) > 1:
+        return _SPOKEN_TURN
+    speaks = frame_track(model.tracks) is not None
+    return _SENTENCE if speaks or isinstance(model, Encodes) else _TEXT_TURN
+
+
+def row_bytes(model: Model, itemsize: int) -> int:
+    """Return the bytes of a stream's codec state.
+
+    Args:
+        model: The model.
+        itemsize: Bytes of a number of the device's dtype.
+    """
+    frames = frame_track(model.tracks)
+    if frames is None:
+        return 0
+    codec = model.tracks[frames].codec
+    assert codec is not None
+    return sum(
+        math.prod(spec.shape) * (8 if spec.dtype == "int64" else itemsize)
+        for spec in codec.state.values()
+    )
+
+
+def estimated_graphs(model: Model, itemsize: int, config: EngineConfig) -> GraphBytes:
+    """Estimate the memory of a model's graphs, from what its encoders and codec declare."""
+    encoders = model.padded_encoders.values() if isinstance(model, EncodesPadded) else ()
+    steps = [_PROMPT_BYTES]
+    for encoder in encoders:
+        for shape in encoder.shapes:
+            pieces = min(config.max_step_encodes, encoder.max_pieces(shape))
+            steps.append(encoder.peak_values(shape, pieces) * itemsize)
+    steps += [_DRAW_BYTES * track.vocabulary * config.max_running for track in model.tracks]
+    frames, codec_bytes = frame_track(model.tracks), 0
+    if frames is not None:
+        codec = model.tracks[frames].codec
+        assert codec is not None
+        chunk = codec.peak_values(config.chunk_ramp[-1]) * itemsize
+        rows = min(config.max_running, config.max_step_vocodes)
+        codec_bytes = rows * int(chunk + _STATE_COPIES * row_bytes(model, itemsize))
+    return GraphBytes(max(steps), codec_bytes, _BUFFER_BYTES, _DRIVER_BYTES)
+
+
+def needs_of(
+    name: str,
+    model: Model,
+    backend: ArrayBackend,
+    config: EngineConfig,
+    graphs: GraphBytes,
+    weight_bytes: int = 0,
+) -> ModelNeeds:
+    """Return what a model needs, given the memory of its graphs and weights."""
+    copies = backend.page_copies if config.graphs else 1
+    return ModelNeeds(
+        name,
+        weight_bytes,
+        row_bytes(model, backend.itemsize),
+        copies * backend.page_bytes(KVSpec.of(model.layers), config.page_size, config.kv_dtype),
+        config.page_size,
+        min(typical_positions(model), model.max_positions),
+        model.max_positions,
+        graphs,
+        config.max_running,
+    )
+
+
+def plan_models(
+    models: Mapping[str, Model],
+    backend: ArrayBackend,
+    config: EngineConfig,
+    weight_bytes: Mapping[str, int],
+) -> MemoryPlan:
+    """Plan the memory for models whose weights are loaded; graphs are rehearsed to measure them.
+
+    Raises:
+        DoesNotFit: The device has no room.
+    """
+    num_shares = max(config.max_models, len(models))
+
+    def planned(config: EngineConfig, graphs: Callable[[Model], GraphBytes]) -> MemoryPlan:
+        needs = [
+            needs_of(name, model, backend, config, graphs(model), weight_bytes.get(name, 0))
+            for name, model in models.items()
+        ]
+        memory = backend.memory()
+        return plan_memory(memory, needs, config, loaded=True, num_shares=num_shares)
+
+    if backend.memory().is_shared:
+        return planned(config, lambda _: GraphBytes())
+    plan = planned(config, lambda model: estimated_graphs(model, backend.itemsize, config))
+    if not (backend.records and config.graphs):
+        return plan
+    fitting = config.with_streams(plan.num_streams)
+    return planned(fitting, lambda model: backend.rehearse(model, fitting))
+
+
+def prepare_device(
+    backend: ArrayBackend, folders: Mapping[str, Path], config: EngineConfig, weights: str
+) -> dict[str, int]:
+    """Limit the memory, and check that the models fit before any is loaded.
+
+    Args:
+        backend: The backend that will load them.
+        folders: Folders of the checkpoints by served name.
+        config: Budgets.
+        weights: Format of the decoders' weights: one of WEIGHTS.
+
+    Returns:
+        Estimated bytes of the weights of each model; nothing on a host, whose memory is shared.
+
+    Raises:
+        DoesNotFit: The device has no room; the message says what would fit.
+        CheckpointError: A checkpoint cannot be read.
+    """
+    if config.device_bytes:
+        backend.limit_memory(config.device_bytes)
+    if backend.memory().is_shared:
+        return {}
+    plan = plan_folders(folders, backend, config, weights)
+    return {model.name: model.weight_bytes for model in plan.models}
+
+
+def plan_folders(
+    folders: Mapping[str, Path], backend: ArrayBackend, config: EngineConfig, weights: str
+) -> MemoryPlan:
+    """Plan the memory for checkpoints that are not loaded yet, in seconds, from estimates.
+
+    Args:
+        folders: Folders of the checkpoints by served name.
+        backend: The backend that would load them.
+        config: Budgets.
+        weights: Format of the decoders' weights: one of WEIGHTS.
+
+    Raises:
+        DoesNotFit: The device has no room; the message says what would fit.
+        CheckpointError: A checkpoint cannot be read.
+    """
+    memory = backend.memory()
+    try:
+        return _plan_of_folders(folders, backend, memory, config, weights)
+    except DoesNotFit as error:
+        fitting = [
+            option
+            for option, other in _OPTIONS.items()
+            if other != weights and _fits(folders, backend, memory, config, other)
+        ]
+        if len(folders) > 1:
+            fitting.append("fewer models")
+        if not fitting:
+            raise
+        raise DoesNotFit(f"{error}. What would fit: {', '.join(fitting)}", param="model") from error
+
+
+_OPTIONS = {"--weights int8": "int8", "--weights int4": "int4"}
+_BITS = {"auto": None, "int8": 8.0, "fp8": 8.0, "int4": 4.5}
+
+
+def _fits(
+    folders: Mapping[str, Path],
+    backend: ArrayBackend,
+    memory: DeviceMemory,
+    config: EngineConfig,
+    weights: str,
+) -> bool:
+    try:
+        _plan_of_folders(folders, backend, memory, config, weights)
+    except DoesNotFit:
+        return False
+    return True
+
+
+def _plan_of_folders(
+    folders: Mapping[str, Path],
+    backend: ArrayBackend,
+    memory: DeviceMemory,
+    config: EngineConfig,
+    weights: str,
+) -> MemoryPlan:
+    needs = []
+    for name, folder in folders.items():
+        sizes = _SizesBackend(backend.itemsize, _BITS[weights])
+        model = Registry(sizes).read(folder).model
+        graphs = GraphBytes()
+        if not memory.is_shared:
+            graphs = estimated_graphs(model, backend.itemsize, config)
+        needs.append(needs_of(name, model, backend, config, graphs, sizes.weight_bytes))
+    shares = max(config.max_models, len(folders))
+    return plan_memory(memory, needs, config, loaded=False, num_shares=shares)
+
+
+class _SizesBackend(WeightlessBackend):
+    """Reads no weights, but adds up how large they are."""
+
+    def __init__(self, itemsize: int, quantized_bits: float | None):
+        """Set up.
+
+        Args:
+            itemsize: Bytes of a number.
+            quantized_bits: Bits of a number of the decoders' large products; None: not quantized.
+        """
+        self._itemsize, self._quantized_bits = itemsize, quantized_bits
+        self.weight_bytes = 0
+
+    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+        for name, shape in shapes.items():
+            self.weight_bytes += self._size(name, shape)
+        return super().load_weights(folder, shapes)
+
+    def _size(self, name: str, shape: tuple[int, ...]) -> int:
+        product = len(shape) == 2 and ".layers." in name and "tower" not in name
+        if product and self._quantized_bits is not None:
+            return int(math.prod(shape) * self._quantized_bits / 8)
+        return math.prod(shape) * self._itemsize
