@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import threading
-import time
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from izwi.chat_template_worker import JOB, OUTPUT, REFUSED, TEMPLATE, Job, Refusal, environment
-from izwi.errors import InvalidRequest, IzwiError
-from izwi.limited_process import HEAD, READY, read_exactly, start_process
+from izwi.chat_template_worker import OUTPUT, REFUSED, TEMPLATE, Job, environment
+from izwi.errors import InvalidRequest
+from izwi.limited_client import (
+    Frames,
+    JobStopped,
+    LimitedJob,
+    LimitedPool,
+    ProcessKind,
+    only_frame,
+)
 
 MEMORY_BYTES = 256 << 20
 # Limits for one conversation: processor time, and wall time on a busy machine.
 CPU_LIMIT_S = 2
 TIME_LIMIT_S = 20.0
-_START_LIMIT_S = 60.0
 _MAX_REFUSAL_BYTES = 4096
 _MAX_CHAR_BYTES = 4
 
@@ -58,10 +60,17 @@ class ChatTemplate:
             environment().parse(source)
         except Exception as error:
             raise ValueError(f"not a valid Jinja template: {error}") from error
-        self.source, self._memory_bytes = source, memory_bytes
+        self.source = source
         self._cpu_limit_s, self._time_limit_s = cpu_limit_s, time_limit_s
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
+        self._pool = LimitedPool(
+            ProcessKind(
+                "izwi.chat_template_worker",
+                "renders chat templates",
+                memory_bytes,
+                first=((TEMPLATE, source.encode()),),
+            )
+        )
 
     def render(self, variables: Mapping[str, Any], max_chars: int) -> str:
         """Return the text of a conversation in the template.
@@ -75,80 +84,31 @@ class ChatTemplate:
                 time or memory.
             RecursionError: The variables are nested too deeply.
         """
-        job = msgspec.json.encode(Job(dict(variables), max_chars, self._cpu_limit_s))
-        with self._lock:
-            worker = self._worker or _Worker(self.source, self._memory_bytes)
-            self._worker = None  # until it has answered as it should
-            try:
-                answer = worker.ask(job, max_chars, self._time_limit_s)
-            except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-                worker.end()
-                raise InvalidRequest(
-                    "the model's chat template was stopped: it takes more than "
-                    f"{self._cpu_limit_s} s of processor time, or too much memory",
-                    param="messages",
-                ) from error
-            except BaseException:
-                worker.end()
-                raise
-            if isinstance(answer, Refusal) and answer.out_of_memory:
-                worker.end()
-            else:
-                self._worker = worker
-        if isinstance(answer, Refusal):
-            raise InvalidRequest(answer.message, param="messages")
-        return answer
+        job = LimitedJob(
+            msgspec.json.encode(Job(dict(variables), max_chars, self._cpu_limit_s)),
+            self._time_limit_s,
+            max_frame_bytes=max(_MAX_REFUSAL_BYTES, _MAX_CHAR_BYTES * max_chars),
+        )
+        try:
+            with self._lock:
+                return self._pool.run(job, _read)
+        except JobStopped as error:
+            raise InvalidRequest(
+                "the model's chat template was stopped: it takes more than "
+                f"{self._cpu_limit_s} s of processor time, or too much memory",
+                param="messages",
+            ) from error
 
     def close(self) -> None:
         """Stop the process; another one starts when needed."""
         with self._lock:
-            if self._worker is not None:
-                self._worker.end()
-                self._worker = None
+            self._pool.end_idle()
 
 
-class _Worker:
-    """One process with the template."""
-
-    def __init__(self, source: str, memory_bytes: int):
-        self._stream, process = start_process("izwi.chat_template_worker", memory_bytes)
-        self.end = weakref.finalize(self, _end, self._stream, process)
-        self._stream.settimeout(_START_LIMIT_S)
-        try:
-            if HEAD.unpack(read_exactly(self._stream, HEAD.size)) != (READY, 0):
-                raise EOFError
-            content = source.encode()
-            self._stream.sendall(HEAD.pack(TEMPLATE, len(content)) + content)
-        except (OSError, EOFError) as error:
-            self.end()
-            raise IzwiError("the process for chat templates does not start") from error
-
-    def ask(self, job: bytes, max_chars: int, time_limit_s: float) -> str | Refusal:
-        """Send a job, and return its result.
-
-        Raises:
-            OSError, EOFError, MsgspecError, UnicodeDecodeError: The process ended, was too slow, or
-                sent an invalid answer.
-        """
-        until_s = time.monotonic() + time_limit_s
-        self._stream.settimeout(time_limit_s)
-        self._stream.sendall(HEAD.pack(JOB, len(job)) + job)
-        kind, size = HEAD.unpack(self._read(HEAD.size, until_s))
-        if kind == REFUSED and size <= _MAX_REFUSAL_BYTES:
-            return msgspec.json.decode(self._read(size, until_s), type=Refusal)
-        if kind != OUTPUT or size > _MAX_CHAR_BYTES * max_chars:
-            raise EOFError
-        return self._read(size, until_s).decode()
-
-    def _read(self, num_bytes: int, until_s: float) -> bytearray:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self._stream.settimeout(left_s)
-        return read_exactly(self._stream, num_bytes)
-
-
-def _end(stream: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    stream.close()
+def _read(frames: Frames) -> str:
+    kind, content = only_frame(frames)
+    if kind == REFUSED:
+        raise InvalidRequest(content.decode(), param="messages")
+    if kind != OUTPUT:
+        raise JobStopped(f"the process sent {kind!r}")
+    return content.decode()

@@ -6,9 +6,8 @@ It uses the frames of `izwi.limited_process`.
 
     in    T  the template's text; once, first
           J  a `Job` in JSON
-    out   R  it is ready, empty; once, at its start
-          O  the text that the template makes of a job
-          X  a `Refusal` in JSON
+    out   O  the text that the template makes of a job
+          X  the reason why there is none, a message for the caller
 
 The environment is that of transformers' `apply_chat_template` (utils/chat_template_utils.py of
 5.23): Jinja's immutable sandbox, `trim_blocks` and `lstrip_blocks`, loop controls, the tag
@@ -36,9 +35,9 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_exactly
+from izwi.limited_process import END, READY, begin_job, limit_process, read_frame, send_frame
 
-TEMPLATE, JOB, OUTPUT, REFUSED = b"T", b"J", b"O", b"X"
+TEMPLATE, OUTPUT, REFUSED = b"T", b"O", b"X"
 _MAX_MESSAGE_CHARS = 300
 # Jinja and Python import modules when these are first used: date and JSON, names and characters
 # beyond ASCII, tags, filler text. The error at the end imports what reports errors.
@@ -60,18 +59,6 @@ class Job(msgspec.Struct, frozen=True):
     variables: dict[str, Any]
     max_chars: int
     cpu_s: int
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """The reason why there is no text.
-
-    Attributes:
-        message: Message for the caller.
-        out_of_memory: The process is out of memory and must be replaced.
-    """
-
-    message: str
-    out_of_memory: bool = False
 
 
 class _Raised(TemplateError):
@@ -167,23 +154,25 @@ def main(memory_bytes: int) -> None:
     with contextlib.suppress(TemplateError):  # loads what is loaded once, while files can be opened
         made.from_string(_LOADS).render()
     limit_process(memory_bytes)
-    stream.sendall(HEAD.pack(READY, 0))
+    send_frame(stream, READY)
     with contextlib.suppress(EOFError, ConnectionError):
-        _, size = HEAD.unpack(read_exactly(stream, HEAD.size))
-        source = read_exactly(stream, size).decode()
+        _, source = read_frame(stream)
         template: jinja2.Template | None = None
-        while True:
-            _, size = HEAD.unpack(read_exactly(stream, HEAD.size))
-            job = msgspec.json.decode(read_exactly(stream, size), type=Job)
-            limit_time(job.cpu_s)
-            kind, content = OUTPUT, b""
+        is_out_of_memory = False
+        while not is_out_of_memory:  # the process is of no use after that
+            _, content = read_frame(stream)
+            job = msgspec.json.decode(content, type=Job)
+            begin_job(stream, job.cpu_s)
+            kind = OUTPUT
             try:
                 # compiling evaluates constants, so it is limited, too
-                template = template or made.from_string(source)
-                content = _rendered(template, job).encode()
+                template = template or made.from_string(source.decode())
+                answer = _rendered(template, job).encode()
             except (Exception, RecursionError) as error:
-                kind, content = REFUSED, msgspec.json.encode(_refusal(error))
-            stream.sendall(HEAD.pack(kind, len(content)) + content)
+                is_out_of_memory = isinstance(error, MemoryError)
+                kind, answer = REFUSED, _refusal(error).encode()
+            send_frame(stream, kind, answer)
+            send_frame(stream, END)
 
 
 def _rendered(template: jinja2.Template, job: Job) -> str:
@@ -197,18 +186,17 @@ def _rendered(template: jinja2.Template, job: Job) -> str:
     return "".join(parts)
 
 
-def _refusal(error: BaseException) -> Refusal:
+def _refusal(error: BaseException) -> str:
     if isinstance(error, _Raised):
-        return Refusal(f"the model's chat template refuses this: {_short(error)}")
+        return f"the model's chat template refuses this: {_short(error)}"
     if isinstance(error, MemoryError):
-        return Refusal("the model's chat template takes too much memory", out_of_memory=True)
+        return "the model's chat template takes too much memory"
     if isinstance(error, TemplateSyntaxError):
-        place = f"line {error.lineno}: {_short(error)}"
-        return Refusal(f"the model's chat template is not valid: {place}")
+        return f"the model's chat template is not valid: line {error.lineno}: {_short(error)}"
     if isinstance(error, OSError | ImportError):
         error = PermissionError("what it uses of Python is not loaded, and it may not open files")
     failed = f"{type(error).__name__}: {_short(error)}"
-    return Refusal(f"the model's chat template failed on this conversation: {failed}")
+    return f"the model's chat template failed on this conversation: {failed}"
 
 
 def _short(error: BaseException) -> str:

@@ -1,7 +1,15 @@
 """Processes for untrusted work, with limited memory and time, and without files or secrets.
 
-The parent talks to such a process over a socket, its standard input, in frames: one byte for the
-kind, the length in 4 bytes (little-endian), and the content. It ends when its socket is closed.
+The parent (`izwi.limited_client`) talks to such a process over a socket, its standard input, in
+frames: one byte for the kind, the length in 4 bytes (little-endian), and the content.
+
+    in    J  a job's description, and whatever the process expects behind it
+    out   R  it is ready, empty; once, at its start
+          A  it has read a job and begins it, empty
+             frames of its own: the answer
+          E  the job is over, empty
+
+A process that ends before A had no part in the job. It ends when its socket is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ import time
 from pathlib import Path
 
 HEAD = struct.Struct("<cI")
-READY = b"R"  # sent once, empty, when a process has started and limited itself
+JOB, READY, BEGUN, END = b"J", b"R", b"A", b"E"
 
 # Environment variables that are passed on; no keys, tokens or proxies.
 _ENVIRONMENT = (
@@ -42,6 +50,23 @@ def start_process(module: str, memory_bytes: int) -> tuple[socket.socket, subpro
             start_new_session=True,
         )
     return ours, process
+
+
+def read_frame(stream: socket.socket) -> tuple[bytes, bytearray]:
+    """Read a frame; return its kind and its content. Raises EOFError as `read_exactly`."""
+    kind, size = HEAD.unpack(read_exactly(stream, HEAD.size))
+    return kind, read_exactly(stream, size)
+
+
+def send_frame(stream: socket.socket, kind: bytes, content: bytes = b"") -> None:
+    """Send a frame. Raises OSError if the other side has closed the socket."""
+    stream.sendall(HEAD.pack(kind, len(content)) + content)
+
+
+def begin_job(stream: socket.socket, cpu_s: int) -> None:
+    """Limit the processor time of a job that has been read, and report that it begins."""
+    limit_time(cpu_s)
+    send_frame(stream, BEGUN)
 
 
 def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:

@@ -2,13 +2,11 @@
 
     python -P -m izwi.audio.decode_worker MEMORY_BYTES
 
-It uses the frames of `izwi.limited_process` over the socket that is its standard input.
+It uses the frames of `izwi.limited_process`.
 
     in    J  a `Job` in JSON, followed by the file's bytes
-    out   R  it is ready, empty; once, at its start
-          B  a block of samples, float32
-          E  the end of the samples, empty
-          X  a `Refusal` in JSON, at any point before E
+    out   B  a block of samples, float32
+          X  a `Refusal` in JSON, after any number of blocks
 
 Uploaded files are parsed by a million lines of C. So the process has limited memory and processor
 time, and cannot open files, start processes or write core dumps. It knows no secrets, because its
@@ -29,9 +27,18 @@ from izwi.audio.encode import wav_header
 from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_exactly
+from izwi.limited_process import (
+    END,
+    JOB,
+    READY,
+    begin_job,
+    limit_process,
+    read_exactly,
+    read_frame,
+    send_frame,
+)
 
-JOB, BLOCK, END, REFUSED = b"J", b"B", b"E", b"X"
+BLOCK, REFUSED = b"B", b"X"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -76,28 +83,26 @@ def main(memory_bytes: int) -> None:
     with contextlib.suppress(InvalidRequest):
         list(decode_blocks(b"this is not audio", 16_000, DecodeLimits()))
     limit_process(memory_bytes)
-    stream.sendall(HEAD.pack(READY, 0))
+    send_frame(stream, READY)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             _answer(stream)
 
 
 def _answer(stream: socket.socket) -> None:
-    kind, size = HEAD.unpack(read_exactly(stream, HEAD.size))
+    kind, content = read_frame(stream)
     assert kind == JOB
-    job = msgspec.json.decode(read_exactly(stream, size), type=Job)
-    content = bytes(read_exactly(stream, job.num_bytes))
-    limit_time(job.cpu_s)
+    job = msgspec.json.decode(content, type=Job)
+    file = bytes(read_exactly(stream, job.num_bytes))
+    begin_job(stream, job.cpu_s)
     limits = DecodeLimits(job.max_audio_s, job.max_decoded_bytes)
     try:
-        for block in decode_blocks(content, job.rate, limits, job.resampling):
-            samples = block.astype("<f4", copy=False).tobytes()
-            stream.sendall(HEAD.pack(BLOCK, len(samples)) + samples)
+        for block in decode_blocks(file, job.rate, limits, job.resampling):
+            send_frame(stream, BLOCK, block.astype("<f4", copy=False).tobytes())
     except InvalidRequest as error:
-        reported = msgspec.json.encode(Refusal(isinstance(error, TooLarge), str(error)))
-        stream.sendall(HEAD.pack(REFUSED, len(reported)) + reported)
-    else:
-        stream.sendall(HEAD.pack(END, 0))
+        refusal = Refusal(isinstance(error, TooLarge), str(error))
+        send_frame(stream, REFUSED, msgspec.json.encode(refusal))
+    send_frame(stream, END)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from izwi import limited_client
 from izwi.audio.decode import decode_audio
 from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidAudio, Overloaded, TooLarge
@@ -38,11 +39,11 @@ def pool():
 
 
 def workers(pool):
-    return [*pool._idle.queue, *pool._busy]
+    return pool._queue.pool.processes
 
 
 async def until_busy(pool):
-    await asyncio.to_thread(wait_for, lambda: pool._busy)
+    await asyncio.to_thread(wait_for, lambda: pool._queue.pool._busy)
     await asyncio.sleep(0.2)
 
 
@@ -80,9 +81,9 @@ async def test_a_killed_process_costs_the_file_that_it_had(pool, bomb, tone_wav)
     await pool.decode(tone_wav(1.0), 16_000, LIMITS)
     lost = asyncio.create_task(pool.decode(bomb, 16_000, ENDLESS))
     await until_busy(pool)
-    (worker,) = pool._busy
+    (worker,) = pool._queue.pool._busy
     other = pool.decode(tone_wav(1.0), 16_000, LIMITS)
-    os.kill(worker._process.pid, signal.SIGSEGV)
+    os.kill(worker.pid, signal.SIGSEGV)
     with pytest.raises(InvalidAudio, match="crashed the decoder"):
         await lost
     assert len(await other) == 16_000
@@ -127,7 +128,7 @@ async def test_a_process_may_do_nothing_but_decode(pool, tone_wav):
     finally:
         del os.environ["IZWI_API_KEY"]
     (worker,) = workers(pool)
-    folder = Path(f"/proc/{worker._process.pid}")
+    folder = Path(f"/proc/{worker.pid}")
     lines = (folder / "limits").read_text().splitlines()
     limits = {line[:26].strip(): line[26:].split()[0] for line in lines}
     assert limits["Max open files"] == "3"
@@ -142,7 +143,7 @@ async def test_disconnect_frees_the_decoder_process(pool, bomb):
     task = asyncio.create_task(pool.decode(bomb, 16_000, ENDLESS))
     await until_busy(pool)
     task.cancel()
-    await asyncio.to_thread(wait_for, lambda: not pool._busy)
+    await asyncio.to_thread(wait_for, lambda: not pool._queue.pool._busy)
 
 
 async def test_the_line_has_an_end(monkeypatch, bomb):
@@ -158,21 +159,29 @@ async def test_the_line_has_an_end(monkeypatch, bomb):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_a_broken_process_says_is_not_believed(pool, tone_wav, monkeypatch):
-    await pool.decode(tone_wav(1.0), 16_000, LIMITS)
-    (worker,) = workers(pool)
-    answers = [b"B" + b"\xff" * 4, b"E\0\0\0\0", b"Z\0\0\0\0", b"B\x03\0\0\0abc", b"X\2\0\0\0{}"]
-    answers.append(b"B\4\0\0\0" + np.float32("nan").tobytes())
-    for answer in answers:
+@pytest.mark.parametrize("answer", [
+    b"B\4\0\0\0" + np.float32("nan").tobytes() + b"E\0\0\0\0",
+    b"B" + b"\xff" * 4,
+    b"E\0\0\0\0",
+    b"E\1\0\0\0x",
+    b"Z\0\0\0\0E\0\0\0\0",
+    b"B\3\0\0\0abcE\0\0\0\0",
+    b"X\2\0\0\0{}E\0\0\0\0",
+])  # fmt: skip
+async def test_what_a_broken_process_says_is_not_believed(tone_wav, monkeypatch, answer):
+    sockets = []
+
+    def start_broken(*_):
         ours, theirs = socket.socketpair()
-        theirs.sendall(answer)
+        theirs.sendall(b"R\0\0\0\0A\0\0\0\0" + answer)
         theirs.shutdown(socket.SHUT_WR)
-        broken = object.__new__(decoding._Worker)
-        broken._stream, broken._process = ours, worker._process
-        monkeypatch.setattr(worker._process, "kill", lambda: None)
-        monkeypatch.setattr(worker._process, "wait", lambda: 0)
-        with pytest.raises(decoding._WorkerLost):
-            list(broken.blocks(16_000, LIMITS, 1.0, decoding.threading.Event()))
-        ours.close()
+        sockets.append(theirs)  # it goes on to be sent jobs
+        return ours, subprocess.Popen(["true"])
+
+    monkeypatch.setattr(limited_client, "start_process", start_broken)
+    pool = DecoderPool(1)
+    with pytest.raises(InvalidAudio, match="crashed the decoder"):
+        await pool.decode(tone_wav(0.1), 16_000, LIMITS)
+    pool.stop()
+    for theirs in sockets:
         theirs.close()
-    monkeypatch.undo()

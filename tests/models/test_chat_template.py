@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -229,10 +231,17 @@ def test_a_conversation_that_cannot_be_put_in_stops_no_other():
         with pytest.raises(InvalidRequest, match="memory"):
             template.render({"n": 10**10}, 100)
         assert template.render({"n": 0}, 100) == "ok"
-    template._worker._stream.close()  # as if it had died between two conversations
-    with pytest.raises(InvalidRequest):
-        template.render({"n": 0}, 100)
-    assert template.render({"n": 0}, 100) == "ok"
+    template.close()
+
+
+def test_a_process_that_ended_while_idle_costs_nothing():
+    template = ChatTemplate("{{ n }}")
+    for n in range(3):  # the first starts the process
+        assert template.render({"n": n}, 100) == str(n)
+        (process,) = template._pool.processes
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    template.close()
 
 
 def test_many_threads_share_one_process():
