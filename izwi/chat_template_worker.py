@@ -35,7 +35,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from izwi.limited_process import END, READY, begin_job, limit_process, read_frame, send_frame
+from izwi.limited_process import READY, begin_job, end_job, limit_process, read_frame, send_frame
 
 TEMPLATE, OUTPUT, REFUSED = b"T", b"O", b"X"
 _MAX_MESSAGE_CHARS = 300
@@ -172,7 +172,7 @@ def main(memory_bytes: int) -> None:
                 is_out_of_memory = isinstance(error, MemoryError)
                 kind, answer = REFUSED, _refusal(error).encode()
             send_frame(stream, kind, answer)
-            send_frame(stream, END)
+            end_job(stream)
 
 
 def _rendered(template: jinja2.Template, job: Job) -> str:

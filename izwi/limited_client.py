@@ -82,7 +82,16 @@ class LimitedJob:
 
 
 class JobStopped(Exception):
-    """A job ended without an answer: it crashed its process, or exceeded a limit."""
+    """A job ended without an answer: it crashed its process, or exceeded a limit.
+
+    Attributes:
+        exit_code: Negative number of the signal that ended the process; None if the process did
+            not end by itself.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Call:
@@ -265,12 +274,14 @@ class LimitedPool:
         try:
             return read(process.frames(job, until_s))
         except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            lost = f"{type(error).__name__}, exit code {(code := process.exit_code())}"
+            code = process.exit_code()
+            lost = f"{type(error).__name__}, exit code {code}"
             if not call.has_left and not self._is_stopped:
                 logger.warning("a process that %s was lost: %s", self._kind.purpose, lost)
                 if isinstance(error, EOFError) and code == -signal.SIGKILL:
                     raise _Killed from error
-            raise JobStopped(lost) from error
+            # a process that was too slow, or sent nonsense, is killed here
+            raise JobStopped(lost, None if code == -signal.SIGKILL else code) from error
         finally:
             self._release(process, call)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -63,10 +64,17 @@ def send_frame(stream: socket.socket, kind: bytes, content: bytes = b"") -> None
     stream.sendall(HEAD.pack(kind, len(content)) + content)
 
 
-def begin_job(stream: socket.socket, cpu_s: int) -> None:
+def begin_job(stream: socket.socket, cpu_s: float) -> None:
     """Limit the processor time of a job that has been read, and report that it begins."""
     limit_time(cpu_s)
     send_frame(stream, BEGUN)
+
+
+def end_job(stream: socket.socket) -> None:
+    """Report that a job is over, and end its limit of processor time."""
+    with contextlib.suppress(AttributeError, OSError):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    send_frame(stream, END)
 
 
 def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:
@@ -111,10 +119,15 @@ def limit_process(memory_bytes: int) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def limit_time(cpu_s: int) -> None:
-    """Let the system end this process when it has taken so much more of the processor."""
+def limit_time(cpu_s: float) -> None:
+    """Let the system end this process when it has taken so much more of the processor.
+
+    A timer ends it by SIGPROF. Should that be ended, the limit of whole seconds does, by SIGXCPU.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        until_s = math.ceil(time.process_time()) + cpu_s
+        until_s = math.ceil(time.process_time() + cpu_s)
         resource.setrlimit(resource.RLIMIT_CPU, (until_s, resource.RLIM_INFINITY))
+    with contextlib.suppress(AttributeError, OSError):
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)

@@ -331,7 +331,10 @@ class ChatModel(Capable, Protocol):
     """A model whose entries are the text tokens of the next turn of a conversation."""
 
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
-        """Apply the template to a conversation and tokenise. Raises InvalidRequest and its kind."""
+        """Apply the template to a conversation and tokenise. Raises InvalidRequest and its kind.
+
+        The request's grammar is not compiled: its caller checks it (`izwi.grammar_check`).
+        """
         ...
 
     def open_answer(self, request: Request) -> AnswerReader:

@@ -279,6 +279,8 @@ class ModelWorker:
         if sequence.request.encode_only and reason is Reason.STOP:
             encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
         self.scheduler.finish(sequence, reason)
+        if sequence.drawing.grammar is not None:
+            sequence.drawing.grammar.cancel()
         return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
 
     def close(self) -> None:

@@ -28,10 +28,10 @@ from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.limited_process import (
-    END,
     JOB,
     READY,
     begin_job,
+    end_job,
     limit_process,
     read_exactly,
     read_frame,
@@ -102,7 +102,7 @@ def _answer(stream: socket.socket) -> None:
     except InvalidRequest as error:
         refusal = Refusal(isinstance(error, TooLarge), str(error))
         send_frame(stream, REFUSED, msgspec.json.encode(refusal))
-    send_frame(stream, END)
+    end_job(stream)
 
 
 if __name__ == "__main__":

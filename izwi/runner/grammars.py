@@ -6,22 +6,20 @@ emitted tokens. llguidance computes the masks.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLTokenizer, TokenizerWrapper
 
 from izwi.errors import InvalidRequest
-from izwi.grammar import Grammar, limits
+from izwi.grammar import NO_ANSWER, Grammar, compile_grammar, explain
+from izwi.grammar_check import grammar_check
 from izwi.model import SpellsTokens
 from izwi.sequence import Sequence as RequestSequence
-
-# llguidance's name for a grammar that no token can continue.
-_NOTHING_FOLLOWS = "NoExtensionBias"
-_NO_ANSWER = "the schema or grammar allows no answer"
 
 Masks = npt.NDArray[np.int32]
 
@@ -45,23 +43,17 @@ class Follower(NamedTuple):
 
     Attributes:
         matcher: The grammar's matcher in its current state.
-        param: As in `izwi.grammar.Grammar`.
+        grammar: The grammar.
     """
 
     matcher: Any
-    param: str
+    grammar: Grammar
 
     def check(self) -> None:
         """Raise InvalidRequest if the matcher has failed."""
-        if not self.matcher.is_error():
-            return
-        reason = self.matcher.get_error().partition("\n")[0]
-        message = f"the grammar cannot be followed: {reason}"
-        if reason == _NOTHING_FOLLOWS:
-            message = _NO_ANSWER
-        elif "too many" in reason.lower() or "too big" in reason:
-            message = f"the grammar is too expensive to follow: {reason}"
-        raise InvalidRequest(message, param=self.param)
+        if self.matcher.is_error():
+            message = explain(self.matcher.get_error(), self.grammar.source)
+            raise InvalidRequest(message, param=self.grammar.param)
 
 
 class GrammarState:
@@ -92,13 +84,20 @@ class GrammarState:
                 matcher.consume_token(token)
             self._begun = self._begun or token == self._grammar.after
         self._num_taken = len(emitted)
-        follower = Follower(matcher, self._grammar.param)
+        follower = Follower(matcher, self._grammar)
         follower.check()
         return follower if self._begun else None
 
+    def cancel(self) -> None:
+        """Do not compile it if that has not begun."""
+        self._compiled.cancel()
+
 
 class Grammars:
-    """Compiles the grammars of one model's requests on a thread of its own.
+    """Compiles the grammars of one model's requests on a thread of its own, slow ones on another.
+
+    That cannot be stopped once it has begun, so a grammar that API servers have not checked is
+    compiled in a limited process before it is compiled here.
 
     Args:
         model: The model; its vocabulary is read for the first grammar.
@@ -107,7 +106,9 @@ class Grammars:
     def __init__(self, model: object):
         self._model = model if isinstance(model, SpellsTokens) else None
         self._tokenizer: Any = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
+        self._lock = threading.Lock()  # of the tokenizer, while it is made
+        self._quick = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="izwi-slow-grammar")
 
     def constrain(self, sequence: RequestSequence) -> None:
         """Start to compile the grammar of a new sequence, if it has one.
@@ -120,30 +121,32 @@ class Grammars:
             return
         if self._model is None:
             raise InvalidRequest("this model does not support grammars", param=grammar.param)
-        compiled = self._pool.submit(self._compile, self._model, grammar)
+        pool = self._quick if grammar.is_checked and not grammar.is_slow else self._slow
+        compiled = pool.submit(self._compile, self._model, grammar)
         sequence.drawing.grammar = GrammarState(grammar, compiled)
 
     def _compile(self, model: SpellsTokens, grammar: Grammar) -> Any:
-        if self._tokenizer is None:
-            wrapper = TokenizerWrapper(_Vocabulary(model))
-            ends = list(model.end_ids)
-            count = len(wrapper.tokens)
-            self._tokenizer = LLTokenizer(wrapper, n_vocab=count, eos_token=ends)
-        matcher = LLMatcher(
-            self._tokenizer,
-            LLMatcher.grammar_from_lark(grammar.text),
-            log_level=0,
-            limits=limits(),
-        )
-        follower = Follower(matcher, grammar.param)
+        if not grammar.is_checked:
+            grammar = grammar_check().check_now(grammar)
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = _tokenizer(model)
+        matcher = compile_grammar(self._tokenizer, grammar.text)
+        follower = Follower(matcher, grammar)
         follower.check()
         matcher.compute_bitmask()  # the first takes longest
         follower.check()
         return matcher
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Stop the threads."""
+        self._quick.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
+
+
+def _tokenizer(model: SpellsTokens) -> LLTokenizer:
+    wrapper = TokenizerWrapper(_Vocabulary(model))
+    return LLTokenizer(wrapper, n_vocab=len(wrapper.tokens), eos_token=list(model.end_ids))
 
 
 def begun_grammars(sequences: Sequence[RequestSequence]) -> dict[int, Follower]:
@@ -177,7 +180,7 @@ def fill_masks(followers: Sequence[Follower], vocabulary: int) -> Masks:
     for follower, mask in zip(followers, masks, strict=True):
         follower.check()
         if not mask.any():
-            raise InvalidRequest(_NO_ANSWER, param=follower.param)
+            raise InvalidRequest(NO_ANSWER, param=follower.grammar.param)
     return masks
 
 

@@ -221,6 +221,10 @@ HOSTILE = {
     "not supported": {"not": {"type": "string"}},
     "no value": {"type": "string", "minLength": 3, "maxLength": 1},
     "many": {"type": "array", "minItems": 10**9, "items": {"type": "integer"}},
+    "many patterns": {
+        "allOf": [{"type": "string", "pattern": f".*{a}b.*"} for a in "abcdefghijklmnop"]
+    },
+    "many multiples": {"allOf": [{"type": "integer", "multipleOf": n} for n in range(2, 20)]},
 }
 
 

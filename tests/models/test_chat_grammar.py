@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from izwi import grammar_check
 from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.grammar import compile_grammar
 from izwi.log import Log
 from izwi.request import Reason
+from izwi.runner import grammars
 from izwi_models.qwen3_chat.model import FAMILY
 from tests.models.tiny_chat import write_tiny_chat
 
@@ -43,6 +48,11 @@ def request(model, name="r", seed=3, **more):
         **more,
     )
     return model.prepare_chat(name, "tiny", ask)
+
+
+def checked(request, **more):
+    grammar = msgspec.structs.replace(request.grammar, is_checked=True, **more)
+    return msgspec.structs.replace(request, grammar=grammar)
 
 
 def engine_of(model, **settings):
@@ -114,3 +124,64 @@ def test_a_draw_looks_at_penalties_and_the_grammar(model):
     for tokens in ids.values():
         reader = model.open_answer(request(model))
         json.loads(reader.read(tokens).content + reader.close().content)
+
+
+def test_a_grammar_that_no_server_has_checked_is_compiled_elsewhere_first(model, monkeypatch):
+    monkeypatch.setattr(grammar_check, "CPU_LIMIT_S", 0.2)
+    engine = engine_of(model)
+    schema = {"allOf": [{"type": "integer", "multipleOf": n} for n in (2, 3, 5, 7, 11, 13, 17)]}
+    ask = ChatInput((ChatMessage(Role.USER, "a"),), response_schema=json.dumps(schema))
+    engine.submit(model.prepare_chat("r", "tiny", ask))
+    compiled = []
+    monkeypatch.setattr(grammars, "compile_grammar", lambda *what: compiled.append(what))
+    chunks = []
+    while engine.has_work:
+        chunks += engine.step()
+    assert chunks[-1].reason is Reason.ERROR
+    assert "too expensive" in str(chunks[-1].error)
+    assert not compiled
+
+
+def test_a_request_that_ended_is_not_compiled(model, monkeypatch):
+    engine = engine_of(model)
+    entered, leave = threading.Event(), threading.Event()
+    compiled = []
+
+    def compile_slowly(tokenizer, text):
+        compiled.append(text)
+        entered.set()
+        leave.wait(60)
+        return compile_grammar(tokenizer, text)
+
+    monkeypatch.setattr(grammars, "compile_grammar", compile_slowly)
+    for name in ("a", "b", "c"):
+        engine.submit(checked(request(model, name)))
+    entered.wait(60)
+    engine.abort("b")
+    leave.set()
+    ids, reasons = run(engine)
+    assert len(compiled) == 2
+    assert {*ids} == {*reasons} == {"a", "c"}
+
+
+def test_slow_grammars_wait_elsewhere(model, monkeypatch):
+    engine = engine_of(model)
+    entered, leave = threading.Event(), threading.Event()
+
+    def compile_slowly(tokenizer, text):
+        if "slow" in text:
+            entered.set()
+            leave.wait(60)
+        return compile_grammar(tokenizer, text)
+
+    monkeypatch.setattr(grammars, "compile_grammar", compile_slowly)
+    slow = checked(request(model, "slow"), text='start: "slow"', is_slow=True)
+    engine.submit(slow)
+    entered.wait(60)
+    engine.submit(checked(request(model, "quick")))
+    reasons = {}
+    while "quick" not in reasons:
+        reasons |= {chunk.request_id: chunk.reason for chunk in engine.step() if chunk.reason}
+    assert "slow" not in reasons
+    leave.set()
+    assert run(engine)[1] == {"slow": Reason.STOP}

@@ -32,6 +32,7 @@ from izwi_api.serve.listen_sockets import ListenSocket
 from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
+from izwi_api.services.chat import start_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
     omit_queries()
     state: AppState = app.state.izwi
     state.services.decoder.start()
+    start_ahead(registry)
     settle()
     listen_sockets: list[socket.socket] = [
         ListenSocket(fileno=number) for number in spec.listen_sockets

@@ -15,6 +15,7 @@ from izwi_api.serve.local_services import load_models
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.process_log import log_memory, omit_queries
 from izwi_api.serve.recording import recorded
+from izwi_api.services.chat import start_ahead
 
 
 class _AnnouncedServer(Server):
@@ -47,6 +48,7 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
         omit_queries()
         state: AppState = app.state.izwi
         state.services.decoder.start()
+        start_ahead(registry)
         if not serve_options.settings.manage_models:  # unloaded models may leave cycles behind
             settle()
         settings = serve_options.settings

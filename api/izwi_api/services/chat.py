@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
 
+from izwi.capability import Capability
 from izwi.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.engine_client import EngineClient, OutputStream
+from izwi.errors import ModelNotFound
+from izwi.grammar_check import grammar_check
 from izwi.request import Chunk, Reason, Request
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 
@@ -225,6 +228,13 @@ class Answer:
         return tuple(reported)
 
 
+def start_ahead(registry: Registry) -> None:
+    """Start what answers that follow a grammar need, if a model chats."""
+    with suppress(ModelNotFound):
+        registry.default(Capability.CHAT)
+        grammar_check().start()
+
+
 async def open_answers(
     engine: EngineClient,
     registry: Registry,
@@ -248,11 +258,15 @@ async def open_answers(
         ModelNotFound: No such model.
         InvalidRequest: The model has another capability, or cannot do what was requested.
         ContextTooLong: The conversation is too long.
-        Overloaded: The engine's queue is full; nothing was started.
+        Overloaded: The engine's queue is full, or too many grammars wait to be compiled; nothing
+            was started.
     """
     model = registry.chat(model_name)
     request_id = f"chat-{uuid4().hex}"
     first = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
+    if first.grammar is not None:
+        checked = await grammar_check().check(first.grammar)
+        first = msgspec.structs.replace(first, grammar=checked)
     requests = [first] + [
         msgspec.structs.replace(
             first, request_id=f"{request_id}-{place}", seed=_wrapped(first.seed + place)

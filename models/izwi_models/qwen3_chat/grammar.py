@@ -27,7 +27,7 @@ def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Gramma
         after: As in `Grammar`.
 
     Raises:
-        InvalidRequest: A schema cannot be used, or the checkpoint has no tokens for calls.
+        InvalidRequest: A schema is too large, or the checkpoint has no tokens for calls.
     """
     tools = json.loads(ask.tools) if ask.tools else []
     if ask.tool_name is not None:
