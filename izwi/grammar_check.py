@@ -9,12 +9,13 @@ ordinary one waits for none of them.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import signal
 import threading
 from collections import OrderedDict
 from functools import cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from izwi.errors import InvalidRequest
 from izwi.grammar import Grammar
 from izwi.grammar_worker import REFUSED, USABLE, Job
 from izwi.limited_client import Frames, JobStopped, LimitedJob, ProcessKind, only_frame
+from izwi.limited_process import OUT_OF_TIME, exit_codes
 from izwi.limited_queue import LimitedQueue
 
 # Limits of one grammar, in the first queue and in the second. Five fields take 0.001 s, a thousand
@@ -34,9 +36,8 @@ TIME_LIMIT_S = 30.0
 MAX_WAITING = 64
 _MAX_KNOWN = 4096
 _MAX_MESSAGE_BYTES = 4096
-# How processes end that exceed their limits: of processor time, of memory.
-_OUT_OF_TIME = (-signal.SIGPROF, -signal.SIGXCPU)
-_OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGSEGV)
+# Exit codes of processes that exceeded their limit of memory.
+_OUT_OF_MEMORY = exit_codes("SIGABRT", "SIGSEGV")
 
 
 class _Outcome(NamedTuple):
@@ -61,6 +62,7 @@ class GrammarCheck:
         self._slow = LimitedQueue(kind, 1, MAX_WAITING, too_many)
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, _Outcome] = OrderedDict()
+        self._turns = WeakValueDictionary[tuple[int, bytes], asyncio.Lock]()
 
     def start(self) -> None:
         """Start a process ahead, so that the first grammar need not wait."""
@@ -76,11 +78,9 @@ class GrammarCheck:
         """
         outcome = self._look_up(grammar)
         if outcome is None:
-            try:
-                outcome = await self._compile(grammar)
-            except JobStopped as error:
-                outcome = _too_expensive(grammar, error)
-            self._keep(grammar, outcome)
+            async with self._turn(grammar):  # the same schema often comes many times at once
+                outcome = self._look_up(grammar) or await self._compile(grammar)
+                self._keep(grammar, outcome)
         return _checked(grammar, outcome)
 
     def check_now(self, grammar: Grammar) -> Grammar:
@@ -100,14 +100,23 @@ class GrammarCheck:
         self._quick.stop()
         self._slow.stop()
 
+    def _turn(self, grammar: Grammar) -> asyncio.Lock:
+        """Return the lock of a grammar's callers on the running event loop."""
+        key = id(asyncio.get_running_loop()), _digest(grammar)
+        with self._lock:
+            return self._turns.setdefault(key, asyncio.Lock())
+
     async def _compile(self, grammar: Grammar) -> _Outcome:
         try:
-            return _Outcome(await self._quick.run(_job(grammar, QUICK_CPU_S), _read))
+            try:
+                return _Outcome(await self._quick.run(_job(grammar, QUICK_CPU_S), _read))
+            except JobStopped as error:
+                if error.exit_code not in OUT_OF_TIME:
+                    raise
+            message = await self._slow.run(_job(grammar, CPU_LIMIT_S), _read)
+            return _Outcome(message, is_slow=True)
         except JobStopped as error:
-            if error.exit_code not in _OUT_OF_TIME:
-                raise
-        message = await self._slow.run(_job(grammar, CPU_LIMIT_S), _read)
-        return _Outcome(message, is_slow=True)
+            return _too_expensive(grammar, error)
 
     def _look_up(self, grammar: Grammar) -> _Outcome | None:
         digest = _digest(grammar)
@@ -158,7 +167,7 @@ def _too_expensive(grammar: Grammar, stopped: JobStopped) -> _Outcome:
         f"the {grammar.source} is too expensive: to compile it takes more than {CPU_LIMIT_S:g} s "
         f"of processor time, or more than {MEMORY_BYTES >> 20} MB"
     )
-    if stopped.exit_code not in _OUT_OF_TIME + _OUT_OF_MEMORY:
+    if stopped.exit_code not in OUT_OF_TIME + _OUT_OF_MEMORY:
         raise InvalidRequest(message, param=grammar.param) from stopped
     return _Outcome(message)
 

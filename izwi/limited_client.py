@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import signal
 import socket
 import subprocess
 import threading
@@ -29,6 +28,8 @@ from izwi.limited_process import (
     END,
     HEAD,
     JOB,
+    KILLED,
+    OUT_OF_TIME,
     READY,
     read_exactly,
     send_frame,
@@ -277,11 +278,12 @@ class LimitedPool:
             code = process.exit_code()
             lost = f"{type(error).__name__}, exit code {code}"
             if not call.has_left and not self._is_stopped:
-                logger.warning("a process that %s was lost: %s", self._kind.purpose, lost)
-                if isinstance(error, EOFError) and code == -signal.SIGKILL:
+                level = logging.INFO if code in OUT_OF_TIME else logging.WARNING
+                logger.log(level, "a process that %s was lost: %s", self._kind.purpose, lost)
+                if isinstance(error, EOFError) and code in KILLED:
                     raise _Killed from error
             # a process that was too slow, or sent nonsense, is killed here
-            raise JobStopped(lost, None if code == -signal.SIGKILL else code) from error
+            raise JobStopped(lost, None if code in KILLED else code) from error
         finally:
             self._release(process, call)
 

@@ -28,6 +28,15 @@ from pathlib import Path
 HEAD = struct.Struct("<cI")
 JOB, READY, BEGUN, END = b"J", b"R", b"A", b"E"
 
+
+def exit_codes(*signals: str) -> tuple[int, ...]:
+    """Return the exit codes of processes that signals end; without those the platform lacks."""
+    return tuple(-getattr(signal, name) for name in signals if hasattr(signal, name))
+
+
+# Those of processes that exceeded their limit of processor time, and that something else killed.
+OUT_OF_TIME, KILLED = exit_codes("SIGPROF", "SIGXCPU"), exit_codes("SIGKILL")
+
 # Environment variables that are passed on; no keys, tokens or proxies.
 _ENVIRONMENT = (
     *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),

@@ -226,6 +226,23 @@ async def test_a_caller_that_leaves_ends_its_compilation(check):
     assert check._look_up(grammar_of(schema)) is None, "nobody knows yet whether it can be used"
 
 
+async def test_a_schema_that_comes_many_times_at_once_is_compiled_once(check, monkeypatch):
+    compiled = []
+    run = check._quick.run
+
+    async def count(*job):
+        compiled.append(job)
+        return await run(*job)
+
+    monkeypatch.setattr(check._quick, "run", count)
+    grammar = grammar_of({"const": "many times"})
+    first, *others = [asyncio.create_task(check.check(grammar)) for _ in range(8)]
+    await asyncio.sleep(0)
+    first.cancel()  # the next one takes its turn
+    assert all([(await other).is_checked for other in others])
+    assert len(compiled) == 2
+
+
 async def test_the_queue_has_an_end(check, monkeypatch):
     monkeypatch.setattr(check._quick, "_max_jobs", 0)
     with pytest.raises(Overloaded, match="too many grammars"):

@@ -130,6 +130,19 @@ async def test_a_call_of_a_function_that_is_not_there_is_refused(client, choice)
     assert "response.created" not in talk.types()
 
 
+async def test_a_function_that_is_too_expensive_to_call_stops_its_response_only(client):
+    many = [{"type": "string", "pattern": f".*{a}b.*"} for a in "abcdefghijklmnop"]
+    parameters = {"type": "object", "properties": {"to": {"allOf": many}}}
+    tool = {"type": "function", "name": "f", "parameters": parameters}
+    async with talking(client, tools=[tool], tool_choice="required") as talk:
+        await talk.connection.response.create()
+        failed = await talk.until("response.done")
+        assert failed.response.status == "failed"
+        assert "too expensive" in str(failed.response.status_details)
+        await talk.connection.response.create(response={"tool_choice": "auto"})
+        assert (await talk.until("response.done")).response.status != "failed"
+
+
 async def test_a_voice_that_is_not_there_is_named_where_it_was_written(client):
     output = {"output": {"voice": "nobody"}}
     async with talking(client) as talk:
