@@ -451,6 +451,12 @@ FAULTS = {
         (401,),
         b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n" + "\r\n".join(UPGRADE).encode() + b"\r\n\r\n",
     ),
+    "E51 a handshake with a body": raw(
+        BAD, get_head(*UPGRADE, "content-length: 5", path="/v1/realtime") + b"hello"
+    ),
+    "E51 a handshake with a header of 9 kB": raw(
+        (431,), get_head(*UPGRADE, "x: " + "y" * 9000, path="/v1/realtime")
+    ),
     "E51 a session by plain HTTP": request("GET", "/v1/audio/speech/stream", NO, "not_found"),
     "E51 up": raw((404,), get_head("connection: close", path="/page/../../etc/passwd")),
     "E51 a method of no name": raw((405, 400), b"BREW " + get_head("connection: close")[4:]),

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 << 10
+# websockets reads lines of up to 8 KiB, "GET TARGET HTTP/1.1" and "NAME: VALUE", with their ends.
+MAX_HANDSHAKE_LINE_BYTES = (8 << 10) - 32
 # Chunks of a few bytes cost the event loop a hundred times more than their content.
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
@@ -112,6 +114,22 @@ class Protocol(H11Protocol):
             self._watch_head()
         else:
             self._unwatch_head()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Switch to WebSocket, or refuse a request that cannot be a handshake.
+
+        The WebSocket protocol reads the head again, with limits of its own, and falls silent if it
+        cannot.
+        """
+        refused = _handshake_problem(event)
+        if refused is None:
+            super().handle_websocket_upgrade(event)
+            protocol = self.transport.get_protocol()
+            if isinstance(protocol, WebSocketProtocol) and protocol.handshake_initiated:
+                return
+            refused = 400, "the request is not a WebSocket handshake"
+        self._answer(*refused)
+        self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Respond to malformed HTTP; uvicorn calls this while it handles the error."""
@@ -239,6 +257,18 @@ def _check_head(request: h11.Request) -> None:
     size = sum(len(name) + len(value) for name, value in request.headers)
     if len(request.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
         raise h11.RemoteProtocolError("the request has too many headers", 431)
+
+
+def _handshake_problem(request: h11.Request) -> tuple[int, str] | None:
+    """Return status and message for a request to upgrade that websockets would not read."""
+    if len(request.target) > MAX_HANDSHAKE_LINE_BYTES:
+        return 414, "the request's target is too long for a WebSocket"
+    for name, value in request.headers:
+        if len(name) + len(value) > MAX_HANDSHAKE_LINE_BYTES:
+            return 431, "a header is too long for a WebSocket handshake"
+        if name == b"transfer-encoding" or (name == b"content-length" and int(value)):
+            return 400, "a WebSocket handshake has no body"
+    return None
 
 
 def _exit_soon() -> None:
