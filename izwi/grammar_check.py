@@ -3,8 +3,8 @@
 A grammar is compiled in a limited process, which a hostile one can only make end. Results are kept
 by the digest of the grammar, so that a schema that is sent again is not compiled again here.
 
-Most grammars compile in a millisecond. Those that take longer move to a second queue, so that an
-ordinary one waits for none of them.
+Most grammars compile in a millisecond, and give the mask of their first token. Those that take much
+longer move to a second queue, so that an ordinary one waits for none of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TIME_LIMIT_S = 30.0
 MAX_WAITING = 64
 _MAX_KNOWN = 4096
 _MAX_MESSAGE_BYTES = 4096
-# Exit codes of processes that exceeded their limit of memory.
-_OUT_OF_MEMORY = exit_codes("SIGABRT", "SIGSEGV")
+# Exit codes of processes that exceeded their limits, the last two that of memory.
+_OF_ITS_LIMITS = (*OUT_OF_TIME, *exit_codes("SIGABRT", "SIGSEGV"))
 
 
 class _Outcome(NamedTuple):
@@ -45,7 +45,8 @@ class _Outcome(NamedTuple):
 
     Attributes:
         message: Message for the caller; empty if it can be used.
-        is_slow: Whether it took longer than `QUICK_CPU_S`, or was given longer.
+        is_slow: Whether it took longer than `QUICK_CPU_S`, the first mask included, or was given
+            longer.
     """
 
     message: str
@@ -109,9 +110,10 @@ class GrammarCheck:
     async def _compile(self, grammar: Grammar) -> _Outcome:
         try:
             try:
-                return _Outcome(await self._quick.run(_job(grammar, QUICK_CPU_S), _read))
+                job = _job(grammar, QUICK_CPU_S, with_mask=True)
+                return _Outcome(await self._quick.run(job, _read))
             except JobStopped as error:
-                if error.exit_code not in OUT_OF_TIME:
+                if error.exit_code not in _OF_ITS_LIMITS:
                     raise
             message = await self._slow.run(_job(grammar, CPU_LIMIT_S), _read)
             return _Outcome(message, is_slow=True)
@@ -138,9 +140,9 @@ def grammar_check() -> GrammarCheck:
     return GrammarCheck()
 
 
-def _job(grammar: Grammar, cpu_s: float) -> LimitedJob:
+def _job(grammar: Grammar, cpu_s: float, *, with_mask: bool = False) -> LimitedJob:
     try:
-        job = msgspec.json.encode(Job(grammar.text, grammar.source, cpu_s))
+        job = msgspec.json.encode(Job(grammar.text, grammar.source, cpu_s, with_mask))
     except UnicodeEncodeError as error:  # half a surrogate pair
         message = f"the {grammar.source} cannot be read: {error}"
         raise InvalidRequest(message, param=grammar.param) from error
@@ -167,7 +169,7 @@ def _too_expensive(grammar: Grammar, stopped: JobStopped) -> _Outcome:
         f"the {grammar.source} is too expensive: to compile it takes more than {CPU_LIMIT_S:g} s "
         f"of processor time, or more than {MEMORY_BYTES >> 20} MB"
     )
-    if stopped.exit_code not in OUT_OF_TIME + _OUT_OF_MEMORY:
+    if stopped.exit_code not in _OF_ITS_LIMITS:
         raise InvalidRequest(message, param=grammar.param) from stopped
     return _Outcome(message)
 

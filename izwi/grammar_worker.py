@@ -8,8 +8,8 @@ It uses the frames of `izwi.limited_process`.
     out   O  the grammar compiles, empty
           X  the reason why it does not, a message for the caller
 
-It compiles as the engine does, but for a vocabulary of single bytes. The work that depends on the
-vocabulary, the masks of the steps, is limited by llguidance itself.
+It compiles as the engine does, but for a vocabulary of single bytes. The masks of the steps are
+limited by llguidance itself; the first one may still take half a second.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class Job(msgspec.Struct, frozen=True):
         text: As in `izwi.grammar.Grammar`.
         source: The same.
         cpu_s: Processor time limit.
+        with_mask: Whether to compute the mask of the first token, too.
     """
 
     text: str
     source: str
     cpu_s: float
+    with_mask: bool = False
 
 
 class _Bytes:
@@ -62,13 +64,17 @@ def byte_tokenizer() -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(_Bytes()), n_vocab=MAX_TOKENS, slices=[])
 
 
-def problem(tokenizer: LLTokenizer, text: str, source: str) -> str | None:
+def problem(tokenizer: LLTokenizer, job: Job) -> str | None:
     """Compile a grammar; return the message for the caller if it cannot be used."""
     try:
-        matcher = compile_grammar(tokenizer, text)
+        matcher = compile_grammar(tokenizer, job.text)
     except ValueError as error:
-        return explain(str(error), source)
-    return explain(matcher.get_error(), source) if matcher.is_error() else None
+        return explain(str(error), job.source)
+    if matcher.is_error():
+        return explain(matcher.get_error(), job.source)
+    if job.with_mask:
+        matcher.compute_bitmask()
+    return None
 
 
 def main(memory_bytes: int) -> None:
@@ -76,7 +82,7 @@ def main(memory_bytes: int) -> None:
     stream = socket.socket(fileno=0)
     tokenizer = byte_tokenizer()
     for sample in _SAMPLES:  # loads what is loaded once, while files can be opened
-        problem(tokenizer, sample, "")
+        problem(tokenizer, Job(sample, "", 0.0, with_mask=True))
     limit_process(memory_bytes)
     send_frame(stream, READY)
     with contextlib.suppress(EOFError, ConnectionError):
@@ -84,7 +90,7 @@ def main(memory_bytes: int) -> None:
             _, content = read_frame(stream)
             job = msgspec.json.decode(content, type=Job)
             begin_job(stream, job.cpu_s)
-            found = problem(tokenizer, job.text, job.source)
+            found = problem(tokenizer, job)
             send_frame(stream, USABLE if found is None else REFUSED, (found or "").encode())
             end_job(stream)
 

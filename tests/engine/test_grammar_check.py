@@ -250,6 +250,23 @@ async def test_the_queue_has_an_end(check, monkeypatch):
     assert (await check.check(grammar_of(ORDINARY))).is_checked, "it is known"
 
 
+async def test_a_grammar_whose_first_mask_takes_long_is_slow(check, monkeypatch):
+    """The engine computes that mask on the thread on which it compiles, too."""
+    monkeypatch.setattr(grammar_check, "QUICK_CPU_S", 0.05)
+    assert (await check.check(grammar_of(repetition("a", [90, 90, 90])))).is_slow
+    assert not (await check.check(grammar_of({"const": "quick"}))).is_slow
+
+
+def test_a_process_that_ended_while_idle_costs_nothing(check):
+    assert message_for(check, {"const": "one more"}) == ""
+    idle = check._quick.pool.processes
+    for process in idle:
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert message_for(check, {"const": "and another"}) == ""
+    assert not {*check._quick.pool.processes} & {*idle}
+
+
 def test_tools_are_compiled_together(check):
     """Each of them may be within the limit that they exceed together."""
     rules = "".join(
