@@ -167,7 +167,7 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
 
             return asyncio.create_task(work())
 
-    monkeypatch.setattr(dialogue_module, "LiveTranscriber", Listening)
+    monkeypatch.setattr("izwi_api.realtime.speech_transcriber.LiveTranscriber", Listening)
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
     audio = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}

@@ -98,7 +98,7 @@ class SteppedEngine:
         self._loop = asyncio.get_running_loop()
         self.paused: list[str] = []  # every request that was ever paused
         self.engine: Engine | None = make(self._loop.time)
-        self._stepping = asyncio.create_task(self._step())
+        self.stepping = asyncio.create_task(self._step())
 
     @property
     def alive(self):
@@ -116,7 +116,7 @@ class SteppedEngine:
     def start(self): ...
 
     async def stop(self):
-        self._stepping.cancel()
+        self.stepping.cancel()
         for request_id in list(self._requests):
             self._deliver([failure(request_id, EngineStopped("the engine has stopped"))])
 

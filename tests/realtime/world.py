@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,8 @@ from tests.realtime.virtual import STEP_S, SteppedEngine, run_virtually
 TTS = "izwi-tiny-tts"
 SOUNDS = Path(__file__).parent / "sounds"
 ANSWER = "The train leaves at seven in the morning."
+# Passes of the event loop until a task that is cancelled, and those that it waits for, have ended.
+_PASSES = 10
 
 
 class World:
@@ -69,6 +72,7 @@ class World:
         self.prompts.clear()
 
         async def main():
+            before = asyncio.all_tasks()
             engine = SteppedEngine(self.engine, step_s)
             settings = Settings(home=self.home, **(server or {}))
             made, voices = Phone(**phone), VoiceStore(self.home)
@@ -76,7 +80,10 @@ class World:
             services = Services(engine, self.registry, settings, voices, count_prepared=count)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)
+            for _ in range(_PASSES):  # what was cancelled ends
+                await asyncio.sleep(0)
             made.num_left = len(engine.live)
+            made.tasks_left = asyncio.all_tasks() - before - {engine.stepping}
             made.paused = engine.paused
             await engine.stop()
             return made

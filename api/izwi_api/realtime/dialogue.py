@@ -11,7 +11,7 @@ import numpy as np
 
 from izwi.errors import IzwiError
 from izwi_api.realtime.errors import REFUSALS, EventError
-from izwi_api.realtime.input_audio import InputBuffer, LiveTranscriber, empty_transcript
+from izwi_api.realtime.input_audio import InputBuffer, empty_transcript
 from izwi_api.realtime.items import Conversation, Item, new_item_id
 from izwi_api.realtime.out_of_band import OutOfBandResponses
 from izwi_api.realtime.overlap import OverlapCheck
@@ -88,7 +88,7 @@ class Dialogue:
         self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
-        self._turn_id = ""  # id of the item for the user's current turn
+        self._turn_id = self._unsaid_id = ""  # items of the current turn: its own, the answered one
         self._responses: dict[int, Response] = {}
         self.out_of_band = OutOfBandResponses(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
@@ -235,9 +235,11 @@ class Dialogue:
                 self._speculate(number)
             case Discard(number):
                 self._prepared.pop(number, None)
+                self._maker.transcripts.pop(self._unsaid_id, None)
                 self._responses.pop(number).discard()
                 self._services.count_prepared(False)
                 self._listen_again()
+                self._transcriber.drop_prepared()
             case Respond(number):
                 self._respond(number)
             case Pause(number):
@@ -303,9 +305,7 @@ class Dialogue:
         setting = transcription_of(self._services, self.settings)
         if setting is None:
             return empty_transcript()
-        listener = LiveTranscriber(self._services, setting, lambda *_: None)
-        listener.feed(self._buffer.samples(start_ms, end_ms))
-        return listener.finish()
+        return self._transcriber.transcribe(setting, self._buffer.samples(start_ms, end_ms))
 
     def _commit(
         self, start_ms: int, end_ms: int, *, is_silent: bool = False, awaits_words: bool = False
@@ -350,6 +350,7 @@ class Dialogue:
         self._prepared[number] = transcript
         content = self._buffer.content(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
+        self._unsaid_id = unsaid.item_id
         self._maker.transcripts[unsaid.item_id] = transcript
         self._make(number, [*self.conversation.remembered, unsaid])
 

@@ -38,6 +38,7 @@ class SpeechTranscriber:
         self._transcription: LiveTranscriber | None = None
         self._ended: LiveTranscriber | None = None
         self._prepared: LiveTranscriber | None = None  # finished, for an answer only prepared
+        self._superseded: LiveTranscriber | None = None  # finished, for an answer discarded since
         self._fed_ms = 0  # end of the audio that was fed
 
     @property
@@ -50,8 +51,10 @@ class SpeechTranscriber:
         for transcription in (self._transcription, self._ended, self._prepared):
             if transcription is not None:
                 transcription.refund()
-        self._prepared = None
+        # one that was finished in a pause may go on: its words are known sooner than the new one's
+        superseded, self._prepared = self._prepared, None
         self.drop()
+        self._superseded = superseded
         self._transcription = LiveTranscriber(self._services, setting, self._on_text)
         self._transcription.feed(samples)
         self._fed_ms = end_ms
@@ -74,20 +77,39 @@ class SpeechTranscriber:
 
     def finish(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
-        transcription, self._transcription = self._transcription, None
-        self._prepared = transcription
-        return None if transcription is None else transcription.finish()
+        if self._transcription is None:
+            return None
+        self.drop_prepared()
+        self._prepared, self._transcription = self._transcription, None
+        return self._prepared.finish()
+
+    def transcribe(self, setting: Transcription, samples: Float32) -> asyncio.Task[str]:
+        """Transcribe complete speech, (n,) float32 at 16 kHz; return the task of its transcript."""
+        self.drop_prepared()
+        self._prepared = LiveTranscriber(self._services, setting, lambda *_: None)
+        self._prepared.feed(samples)
+        return self._prepared.finish()
 
     def keep(self) -> None:
-        """Charge for the speech that was finished last: its turn is over."""
+        """Charge for the speech that was finished last: its turn is over.
+
+        Whoever has the task of its transcript cancels it from now on.
+        """
         self._prepared = None
 
     def drop(self) -> None:
-        """Stop transcribing."""
-        for transcription in (self._transcription, self._ended):
+        """Stop transcribing, and drop what was finished but not kept."""
+        for transcription in (self._transcription, self._ended, self._superseded):
             if transcription is not None:
                 transcription.close()
-        self._transcription = self._ended = None
+        self._transcription = self._ended = self._superseded = None
+        self.drop_prepared()
+
+    def drop_prepared(self) -> None:
+        """Drop the speech that was finished last, unless it is kept."""
+        if self._prepared is not None:
+            self._prepared.close()
+        self._prepared = None
 
     def _report_complete(
         self, transcription: LiveTranscriber, transcript: asyncio.Task[str]
