@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, Overloaded
 from izwi.grammar import Grammar
 from izwi.grammar_worker import REFUSED, USABLE, Job
 from izwi.limited_client import Frames, JobStopped, LimitedJob, ProcessKind, only_frame
@@ -74,7 +74,7 @@ class GrammarCheck:
 
         Raises:
             InvalidRequest: It cannot be used, or takes too much time or memory to compile.
-            Overloaded: Too many grammars wait.
+            Overloaded: Too many grammars wait, or the machine is too slow.
             IzwiError: No process can be started.
         """
         outcome = self._look_up(grammar)
@@ -163,15 +163,14 @@ def _too_expensive(grammar: Grammar, stopped: JobStopped) -> _Outcome:
     """Return the outcome for a grammar whose compilation ended its process.
 
     Raises:
-        InvalidRequest: The same, if another try might end differently.
+        Overloaded: The machine was too slow, or killed the process; that is not the grammar's.
     """
-    message = (
+    if stopped.exit_code not in _OF_ITS_LIMITS:
+        raise Overloaded("the grammar could not be compiled in time", retry_after_s=5) from stopped
+    return _Outcome(
         f"the {grammar.source} is too expensive: to compile it takes more than {CPU_LIMIT_S:g} s "
         f"of processor time, or more than {MEMORY_BYTES >> 20} MB"
     )
-    if stopped.exit_code not in _OF_ITS_LIMITS:
-        raise InvalidRequest(message, param=grammar.param) from stopped
-    return _Outcome(message)
 
 
 def _checked(grammar: Grammar, outcome: _Outcome) -> Grammar:

@@ -194,6 +194,17 @@ def test_what_takes_too_much_memory_is_refused(monkeypatch):
     with pytest.raises(InvalidRequest, match="or more than 16 MB") as refused:
         check.check_now(grammar_of(patterns(12)))
     assert refused.value.__cause__ is None, "it is remembered"
+    check.stop()
+
+
+def test_a_machine_that_is_too_slow_is_not_the_fault_of_a_grammar(monkeypatch):
+    monkeypatch.setattr(grammar_check, "TIME_LIMIT_S", 0.01)
+    check = GrammarCheck()
+    with pytest.raises(Overloaded):
+        check.check_now(grammar_of(patterns(23)))
+    monkeypatch.undo()
+    with pytest.raises(InvalidRequest, match="too expensive"):
+        check.check_now(grammar_of(patterns(23)))
     assert message_for(check, {"type": "integer"}) == ""
     check.stop()
 
