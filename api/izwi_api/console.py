@@ -65,3 +65,9 @@ def report_failures() -> Generator[None]:
     except (IzwiError, OSError) as error:
         tell_failure(error)
         raise typer.Exit(code_of(error)) from error
+    except UnicodeEncodeError as error:
+        # Python reads bytes of an argument that are not UTF-8 as halves of surrogate pairs.
+        if not "\ud800" <= error.object[error.start] <= "\udfff":
+            raise
+        tell_failure(f"{error.object[:64]!a} is not valid UTF-8 text")
+        raise typer.Exit(BAD_INPUT) from error

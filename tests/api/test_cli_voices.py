@@ -70,6 +70,12 @@ def test_files_that_are_no_voices(cli, tmp_path):
     assert "exported voice" in cli("voices", "import", "text.zip", code=2).stderr
     assert "audio" in cli("voices", "import", "mute.zip", code=2).stderr
     cli("voices", "import", "missing.zip", code=1)
+    assert "UTF-8" in cli("voices", "show", "\udcff", code=2).stderr  # an argument of other bytes
+    damaged = bytearray(pack_voice(VoiceArchive("me", b"no audio", consent="y")))
+    damaged[8:10] = b"\x08\0"  # says that it is compressed
+    damaged[damaged.find(b"PK\x01\x02") + 10] = 8
+    (folder / "damaged.zip").write_bytes(damaged)
+    assert "exported voice" in cli("voices", "import", "damaged.zip", code=2).stderr
     assert cli.voices.names() == []
 
 

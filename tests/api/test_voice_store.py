@@ -12,12 +12,16 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from io import BytesIO
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import wav_header
@@ -351,6 +355,81 @@ def test_what_a_hand_put_there(tmp_path, caplog):
     assert [voice.text for voice in VoiceStore(tmp_path / "b").voices()] == ["la"]
 
 
+DAMAGED = {
+    "created_at beyond SQLite": {"created_at": 10**30},
+    "created_at no number": {"created_at": "now"},
+    "text no text": {"text": {}},
+    "consent no text": {"consent": [1]},
+    "sample no text": {"sample": 7},
+    "half a surrogate pair": {"text": "\ud800"},
+    "name no text": {"name": ["v"]},
+    "id no text": {"id": 1},
+    "format no number": {"format": "1"},
+    "another format": {"format": 2},
+}
+
+
+def damaged_manifests(fields):
+    for change in DAMAGED.values():
+        if change.keys() <= fields.keys():
+            yield json.dumps(fields | change).encode()
+    for field in fields:
+        yield json.dumps({key: value for key, value in fields.items() if key != field}).encode()
+    yield b"[" * 200_000
+    yield b'{"more": ' + b"[" * 200_000
+    yield b'{"format": 1, "more": "' + b"x" * 300_000
+    yield b"null"
+    yield b""
+    yield b"\xff"
+
+
+@pytest.mark.parametrize("kind", ["voice", "consent"])
+def test_a_damaged_manifest_hides_no_other_voice(tmp_path, caplog, kind):
+    store = VoiceStore(tmp_path)
+    good = store.create("good", CLIP, "la")
+    spoiled = store.create("bad", CLIP, "la")
+    consent = store.consents.create("c", "en-US", CLIP)
+    spoiled_consent = store.consents.create("d", "en-US", CLIP)
+    folder = spoiled.folder if kind == "voice" else spoiled_consent.folder
+    fields = json.loads((folder / f"{kind}.json").read_text())
+    fields.pop("sample_bytes" if kind == "voice" else "recording_bytes")
+    for content in damaged_manifests(fields):
+        (folder / f"{kind}.json").write_bytes(content)
+        for path in tmp_path.glob(INDEX_NAME + "*"):
+            path.unlink()
+        caplog.clear()
+        reader = VoiceStore(tmp_path)
+        kept = [spoiled, good] if kind == "consent" else [good]
+        assert reader.voices() == kept, content[:80]
+        kept_ids = {consent.id, spoiled_consent.id} if kind == "voice" else {consent.id}
+        assert {kept.id for kept in reader.consents.page(None, 9)} == kept_ids
+        assert reader.get("good") == good
+        (warning,) = caplog.messages
+        assert warning.startswith(f"{folder} is not indexed"), content[:80]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("ALTER TABLE voices DROP COLUMN text", "ALTER TABLE consents DROP COLUMN language"),
+        *("ALTER TABLE voices ADD COLUMN more TEXT NOT NULL DEFAULT ''", "DROP TABLE consents"),
+        "DROP TABLE voices; CREATE TABLE voices (id, name, created_at, text, prompt, consent, "
+        "sample, sample_bytes); INSERT INTO voices DEFAULT VALUES",
+    ],
+)
+def test_an_index_with_other_columns_is_made_again(tmp_path, caplog, damage):
+    store = VoiceStore(tmp_path)
+    made, consent = store.create("v", CLIP, "la"), store.consents.create("c", "en-US", CLIP)
+    with closing(sqlite3.connect(tmp_path / INDEX_NAME)) as db:
+        db.executescript(damage)
+    for _ in range(2):
+        reader = VoiceStore(tmp_path)
+        assert reader.voices() == [made]
+        assert reader.consents.page(None, 9) == [consent]
+    assert caplog.text.count("is made again") == 1
+    reader.create("another", CLIP, None)
+
+
 def write_legacy(root, name, text):
     """A voice as izwi wrote it before there was an index."""
     folder = root / name
@@ -419,6 +498,56 @@ def test_an_archive_carries_a_voice(tmp_path):
     ):
         with pytest.raises(InvalidRequest):
             unpack_voice(broken, len(CLIP))
+
+
+def archive_of(fields, compression=zipfile.ZIP_DEFLATED, level=None):
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression, compresslevel=level) as archive:
+        archive.writestr("voice.json", json.dumps(fields))
+        archive.writestr("sample.wav", CLIP)
+    return buffer.getvalue()
+
+
+ARCHIVED = {"format": 1, "name": "me", "text": "la", "prompt": None, "consent": "y" * 400}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*DAMAGED.values(), {"consent": "\ud800"}, {"more": [[]] * 9}],
+    ids=lambda change: str(change)[:40],
+)
+def test_an_archive_with_a_damaged_manifest_is_refused(change):
+    known = {key: value for key, value in change.items() if key in ARCHIVED}
+    if not known:
+        unpack_voice(archive_of(ARCHIVED | change), len(CLIP))  # no field of an archive
+        return
+    with pytest.raises(InvalidRequest, match="exported voice"):
+        unpack_voice(archive_of(ARCHIVED | change), len(CLIP))
+
+
+@pytest.mark.parametrize(
+    "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+@given(data=st.data())
+def test_a_damaged_archive_is_a_refusal(compression, data):
+    content = bytearray(archive_of(ARCHIVED, compression))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        damage = data.draw(st.binary(min_size=1, max_size=8))
+        content[at : at + len(damage)] = damage
+    # the whole archive, or one that was cut off
+    cut = data.draw(st.integers(0, len(content)))
+    for part in (content, content[:cut]):
+        with suppress(InvalidRequest, TooLarge):
+            unpack_voice(bytes(part), len(CLIP))
+
+
+def test_a_damaged_deflate_stream_is_a_refusal():
+    content = bytearray(archive_of(ARCHIVED))
+    at = content.find(b"voice.json") + len(b"voice.json")
+    content[at : at + 30] = b"\xff" * 30
+    with pytest.raises(InvalidRequest, match="exported voice"):
+        unpack_voice(bytes(content), len(CLIP))
 
 
 def test_kinds_of_audio_by_their_first_bytes():

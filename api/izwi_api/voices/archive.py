@@ -7,16 +7,23 @@ sample.<kind>   the clip as uploaded
 from __future__ import annotations
 
 import json
+import lzma
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from io import BytesIO
 
 from izwi.errors import InvalidRequest, TooLarge
 from izwi_api.voices.files import audio_kind, is_name
-from izwi_api.voices.index import FORMAT
+from izwi_api.voices.manifest import FORMAT, MAX_BYTES, ArchivedVoice, decode_manifest
 
 _MANIFEST = "voice.json"
-_MAX_MANIFEST_BYTES = 256 * 1024
+# What `zipfile` and the decompressors raise for damaged or unsupported archives.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError, MemoryError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +66,16 @@ def unpack_voice(content: bytes, limit_bytes: int) -> VoiceArchive:
     """
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
-            fields = json.loads(_member(archive, _MANIFEST, _MAX_MANIFEST_BYTES))
+            voice = decode_manifest(_member(archive, _MANIFEST, MAX_BYTES), ArchivedVoice)
             (sample_name,) = [name for name in archive.namelist() if name.startswith("sample.")]
             sample = _member(archive, sample_name, limit_bytes)
-        if fields["format"] != FORMAT or not is_name(fields["name"]):
+        if voice.format != FORMAT or not is_name(voice.name):
             raise ValueError("its format or its name cannot be used")
-        words = {key: _words(fields[key]) for key in ("text", "prompt", "consent")}
     except TooLarge:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise InvalidRequest(f"this is not an exported voice: {error}", param="file") from error
-    return VoiceArchive(fields["name"], sample, **words)
+    return VoiceArchive(voice.name, sample, voice.text, voice.prompt, voice.consent)
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
@@ -79,9 +85,3 @@ def _member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
     if len(content) > limit_bytes:
         raise TooLarge(f"{name[:64]} is larger than {limit_bytes} bytes", param="file")
     return content
-
-
-def _words(value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError("a field is not text")
-    return value

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sqlite3
 import threading
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from izwi.errors import IzwiError, Overloaded, StorageFull
 from izwi_api.voices.disk import no_room
-from izwi_api.voices.files import (
-    is_id,
-    is_name,
-    new_id,
-    replace_durably,
-    sweep,
-    sync_folder,
-    throw_away,
-)
+from izwi_api.voices.files import replace_durably, sweep, sync_folder, throw_away
+from izwi_api.voices.manifest import FORMAT, MAX_BYTES, read_manifest
 
 logger = logging.getLogger(__name__)
 
 INDEX_NAME = "index.sqlite3"
-# The format of a manifest. The index has the same number.
-FORMAT = 1
 # A writer holds the index for some milliseconds; dozens may queue.
 _BUSY_S = 20.0
 _PAUSE_S = 0.01
@@ -58,9 +49,8 @@ CREATE TABLE consents (
     created_at INTEGER NOT NULL, recording TEXT NOT NULL, recording_bytes INTEGER NOT NULL
 );
 """
-# A manifest may have been copied by hand: the file that it names must be in its own folder.
-_FILE_NAME = re.compile(r"[a-z]{1,16}\.[a-z0-9]{1,5}", re.ASCII)
-_LEGACY_SAMPLE = "reference.wav"
+# As SQLite describes the columns of these tables.
+_TABLE_INFO = "SELECT name, type, [notnull], pk FROM pragma_table_info(?) ORDER BY cid"
 
 Fields = dict[str, Any]
 
@@ -192,12 +182,15 @@ class VoiceIndex:
                 self._adopt(db, self._root / name)
 
     def _adopt(self, db: sqlite3.Connection, folder: Path) -> None:
-        """Add the row of a folder, and rename the folder to its id."""
+        """Add the row of a folder, and rename the folder to its id.
+
+        One that cannot be used remains where it is, and the log names it.
+        """
         for table, manifest in MANIFESTS.items():
-            if not (folder / manifest).is_file():
-                continue
             try:
-                fields = _read_manifest(folder, table)
+                if not (folder / manifest).is_file():
+                    continue
+                fields = _read_fields(folder, table)
                 place = folder.with_name(fields["id"])
                 if place != folder and place.exists():
                     raise ValueError(f"{place.name} is there already")
@@ -205,8 +198,7 @@ class VoiceIndex:
                     replace_durably(folder / manifest, manifest_bytes(fields))
                 _insert(db, table, fields)
                 folder.rename(place)
-            except (OSError, ValueError, KeyError, TypeError, sqlite3.IntegrityError) as error:
-                # It remains where it is.
+            except (OSError, ValueError, sqlite3.IntegrityError) as error:
                 logger.warning("%s is not indexed: %s", folder, error)
             return
 
@@ -266,14 +258,35 @@ def _make_tables(db: sqlite3.Connection) -> None:
     version = _version(db)
     if version > FORMAT:
         raise IzwiError("the voices were written by a newer izwi")
-    if version == FORMAT:
+    if version == FORMAT and _has_our_columns(db):
         return
     db.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not block each other
     with _transaction(db):
-        if _version(db) == 0:  # no other process was faster
-            for statement in filter(str.strip, _SCHEMA.split(";")):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {FORMAT}")
+        if _version(db) == FORMAT:  # another process may have been faster
+            if _has_our_columns(db):
+                return
+            logger.warning("the index of the voices is damaged and is made again from the folders")
+            for table in COLUMNS:
+                db.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _has_our_columns(db: sqlite3.Connection) -> bool:
+    """Whether the tables are those of the schema; a file that was changed by hand has others."""
+    return {table: _columns(db, table) for table in COLUMNS} == _our_columns()
+
+
+@cache
+def _our_columns() -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.Connection(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return {table: _columns(db, table) for table in COLUMNS}
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in db.execute(_TABLE_INFO, (table,))]
 
 
 def _ids(db: sqlite3.Connection) -> set[str]:
@@ -284,27 +297,21 @@ def _ids(db: sqlite3.Connection) -> set[str]:
 def _has_manifest(path: Path) -> bool:
     if path.name.startswith("."):
         return False
-    return any((path / manifest).is_file() for manifest in MANIFESTS.values())
+    try:
+        return any((path / manifest).is_file() for manifest in MANIFESTS.values())
+    except OSError:  # a folder that cannot be read is named when it is not indexed
+        return True
 
 
-def _read_manifest(folder: Path, table: str) -> Fields:
+def _read_fields(folder: Path, table: str) -> Fields:
     """Return the row of a folder.
 
     Raises:
-        ValueError, KeyError, TypeError, OSError: The manifest cannot be used.
+        ValueError, OSError: Its manifest cannot be used.
     """
-    fields = json.loads((folder / MANIFESTS[table]).read_text("utf-8"))
-    if "format" not in fields:
-        # izwi 0.1 had a folder with the voice's name, containing the decoded clip.
-        fields |= {"id": new_id("voice"), "sample": _LEGACY_SAMPLE, "prompt": None}
-        fields |= {"consent": None}
-    elif fields["format"] != FORMAT:
-        raise ValueError(f"its format is {fields['format']!r}")
+    with (folder / MANIFESTS[table]).open("rb") as file:
+        fields = read_manifest(file.read(MAX_BYTES + 1), table)
     key = "sample" if table == "voices" else "recording"
-    if not (is_id(fields["id"]) and _FILE_NAME.fullmatch(fields[key])):
-        raise ValueError("its id or its file is not one of ours")
-    if table == "voices" and not is_name(fields["name"]):
-        raise ValueError("its name cannot be a voice's")
     fields[f"{key}_bytes"] = (folder / fields[key]).stat().st_size
     return {column: fields[column] for column in COLUMNS[table]}
 
