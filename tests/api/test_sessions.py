@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -43,6 +44,18 @@ class Wire:
 
     async def close(self, code, reason):
         self.closed = (code, reason)
+
+
+@dataclass
+class Caller:
+    """A caller with a key."""
+
+    key_name: str | None
+    max_sessions: int | None = None
+    is_valid: bool = True
+
+    def keeps_access(self):
+        return self.is_valid
 
 
 class Echo:
@@ -236,7 +249,7 @@ async def test_all_sessions_are_ended_at_once(tmp_path):
 
     async def serve(wire):
         session = Session(wire, LIMITS)
-        with sessions.slot(None, None), sessions.running(session):
+        with sessions.slot(Caller(None)), sessions.running(session):
             await session.run(Echo(session))
 
     for _ in range(5):
@@ -277,15 +290,86 @@ async def test_a_session_that_is_ended_before_it_runs():
 
 def test_places_are_limited_and_come_back(tmp_path):
     sessions = OpenSessions(SessionCounts(a_server=3, a_key=2), tmp_path / "s", tmp_path / "k")
-    with sessions.slot("ann", None):
-        with sessions.slot("ann", None):
-            with pytest.raises(RateLimited, match="2 live sessions"), sessions.slot("ann", None):
+    ann, bob, richer = Caller("ann"), Caller("bob"), Caller("ann", 3)
+    with sessions.slot(ann):
+        with sessions.slot(ann):
+            with pytest.raises(RateLimited, match="2 live sessions"), sessions.slot(ann):
                 pass
-            with sessions.slot("ann", 3), pytest.raises(Overloaded), sessions.slot("bob", None):
+            with sessions.slot(richer), pytest.raises(Overloaded), sessions.slot(bob):
                 pass
-        with sessions.slot("ann", None), sessions.slot(None, None):
+        with sessions.slot(ann), sessions.slot(Caller(None)):
             pass
-    with sessions.slot("ann", None), sessions.slot("ann", None):
+    with sessions.slot(ann), sessions.slot(ann):
+        pass
+
+
+class Ending:
+    """A session that notes why it was ended."""
+
+    def __init__(self):
+        self.over = None
+
+    def end(self, over):
+        self.over = self.over or over
+
+
+@contextmanager
+def several(sessions, *callers):
+    with ExitStack() as stack:
+        opened = [Ending() for _ in callers]
+        for session, caller in zip(opened, callers, strict=True):
+            seat = stack.enter_context(sessions.slot(caller))
+            stack.enter_context(sessions.running(session, seat))
+        yield opened
+
+
+def codes(opened):
+    return [session.over and (session.over.code, session.over.close_code) for session in opened]
+
+
+REMOVED, BEYOND = ("invalid_api_key", POLICY), ("rate_limit_exceeded", POLICY)
+
+
+def test_sessions_of_a_removed_key_are_ended(tmp_path):
+    sessions = OpenSessions(SessionCounts(), None, tmp_path)
+    ann, bob, anyone = Caller("ann"), Caller("bob"), Caller(None)
+    with several(sessions, ann, bob, ann, anyone) as opened:
+        sessions.review()
+        assert codes(opened) == [None] * 4
+        ann.is_valid = anyone.is_valid = False
+        sessions.review()
+        assert codes(opened) == [REMOVED, None, REMOVED, None]
+
+
+@pytest.mark.parametrize("before", [4, None])
+def test_a_lower_limit_ends_the_latest_sessions_beyond_it(tmp_path, before):
+    sessions = OpenSessions(SessionCounts(), None, tmp_path)
+    ann = Caller("ann", before)
+    with several(sessions, *[ann] * 4) as opened, several(sessions, Caller("bob", 1)) as others:
+        sessions.review()
+        assert codes(opened + others) == [None] * 5
+        ann.max_sessions = 2
+        sessions.review()
+        assert codes(opened + others) == [None, None, BEYOND, BEYOND, None]
+        with pytest.raises(RateLimited), sessions.slot(ann):
+            pass
+    with several(sessions, ann, ann):  # all slots came back
+        pass
+
+
+def test_a_session_in_a_high_slot_moves_down_instead_of_ending(tmp_path):
+    sessions, ann = OpenSessions(SessionCounts(), None, tmp_path), Caller("ann", 2)
+    with ExitStack() as stack:
+        with sessions.slot(ann):
+            session = Ending()
+            seat = stack.enter_context(sessions.slot(ann))
+            stack.enter_context(sessions.running(session, seat))
+        ann.max_sessions = 1
+        sessions.review()
+        assert (session.over, seat.number) == (None, 0)
+        with pytest.raises(RateLimited), sessions.slot(ann):
+            pass
+    with sessions.slot(ann):
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -78,9 +79,11 @@ def create_app(
     async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
         use_few_threads()
         engine.start()
+        reviewing = asyncio.create_task(sessions.review_keys())
         try:
             yield
         finally:
+            reviewing.cancel()
             await sessions.close()
             changes.stop()
             await engine.stop()

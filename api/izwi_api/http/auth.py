@@ -7,6 +7,7 @@ server through a visitor's browser.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from izwi.errors import RateLimited
 from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
 from izwi_api.http.keys import ApiKey, KeyRing
-from izwi_api.http.limits import Clocks, Meter
+from izwi_api.http.limits import Clocks, KeyLimits, Meter
 from izwi_api.http.shared_counts import CountsFile
 from izwi_api.http.usage import Usage, current_usage
 
@@ -114,7 +115,7 @@ class Auth:
         if key is None:
             return _unauthorized("the API key is not valid")
         meter = self._meter_of(key)
-        usage = state["usage"] = Usage(key.name, meter)
+        usage = state["usage"] = Usage(key.name, meter, partial(self._limits_of, key))
         if scope["type"] == "websocket":  # it gets no response, and routes must not see the key
             offered: list[str] = scope.get("subprotocols", [])
             scope["subprotocols"] = [p for p in offered if not p.startswith(_SUBPROTOCOL)]
@@ -143,6 +144,11 @@ class Auth:
             self._meters[key.name] = meter
         meter.change(key.limits)
         return meter
+
+    def _limits_of(self, key: ApiKey) -> KeyLimits | None:
+        """Return a key's limits of now; None if it was removed."""
+        known = self._ring.current(key)
+        return None if known is None else known.limits
 
     def _is_foreign(self, scope: Scope) -> bool:
         """Whether the call comes from a page of another site."""

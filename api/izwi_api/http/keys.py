@@ -238,12 +238,12 @@ class KeyRing:
     ):
         self._path, self._clock = path, clock
         self._single = () if single is None else (ApiKey(SINGLE_KEY_NAME, single),)
-        self._keys: tuple[ApiKey, ...] = self._single
+        self._keys = {key.name: key for key in self._single}
         self._looked_s = clock()
         self._seen: tuple[int, ...] = ()
         if path is not None:
             self._seen = _signature(path)
-            self._keys += _read_file(path)
+            self._accept(_read_file(path))
 
     @property
     def is_open(self) -> bool:
@@ -259,7 +259,7 @@ class KeyRing:
         self._look()
         digest = digest_of(presented)
         found = None
-        for key in self._keys:
+        for key in self._keys.values():
             if hmac.compare_digest(key.digest, digest):
                 found = key
         return found
@@ -267,7 +267,15 @@ class KeyRing:
     def named(self, name: str) -> ApiKey | None:
         """Return the key with a name, or None."""
         self._look()
-        return next((key for key in self._keys if key.name == name), None)
+        return self._keys.get(name)
+
+    def current(self, key: ApiKey) -> ApiKey | None:
+        """Return a key with its limits of now; None if it was removed, or has another secret."""
+        known = self.named(key.name)
+        return known if known is not None and known.digest == key.digest else None
+
+    def _accept(self, keys: tuple[ApiKey, ...]) -> None:
+        self._keys = {key.name: key for key in (*self._single, *keys)}
 
     def _look(self) -> None:
         """Read the file again if it has changed; check at most once a second."""
@@ -281,7 +289,7 @@ class KeyRing:
         # Taken before reading, so that a change during reading is read next time.
         self._seen = signature
         try:
-            self._keys = (*self._single, *_read_file(self._path))
+            self._accept(_read_file(self._path))
         except (OSError, InvalidRequest) as error:
             logger.error("the keys stay as they were: %s", error)
             return

@@ -32,12 +32,12 @@ async def serve_socket(
     state: AppState = socket.app.state.izwi
     usage = current_usage.get() or Usage()
     try:
-        with state.sessions.slot(usage.key_name, usage.max_sessions):
+        with state.sessions.slot(usage) as seat:
             # A browser that offers subprotocols disconnects unless one is accepted.
             offered: list[str] = socket.scope.get("subprotocols", [])
             await socket.accept(protocol if protocol in offered else next(iter(offered), None))
             session = Session(SocketWire(socket), limits)
-            with state.sessions.running(session):
+            with state.sessions.running(session, seat):
                 await session.run(open_service(session))
     except IzwiError as error:
         await socket.send_denial_response(response_to(error))

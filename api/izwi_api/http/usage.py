@@ -7,7 +7,7 @@ Routes need no code for this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 
 from izwi.capability import Capability
@@ -17,7 +17,7 @@ from izwi.engine_client import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.request import Chunk, Request
-from izwi_api.http.limits import Level, Meter
+from izwi_api.http.limits import KeyLimits, Level, Meter
 from izwi_api.services.context import Registry
 
 _HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
@@ -39,8 +39,20 @@ class Usage:
             input late or in other units; the engine then counts none.
     """
 
-    def __init__(self, key_name: str | None = None, meter: Meter | None = None):
-        self.key_name = key_name
+    def __init__(
+        self,
+        key_name: str | None = None,
+        meter: Meter | None = None,
+        current_limits: Callable[[], KeyLimits | None] = KeyLimits,
+    ):
+        """Start without usage.
+
+        Args:
+            key_name: The caller's key.
+            meter: The meter of that key.
+            current_limits: Returns the key's limits of now; None if it was removed.
+        """
+        self.key_name, self._current_limits = key_name, current_limits
         self.model: str | None = None
         self.characters = 0
         self.heard_s = 0.0
@@ -65,6 +77,15 @@ class Usage:
             self._meter.refund({"characters": characters, "audio-seconds": heard_s})
         self.characters -= characters
         self.heard_s -= heard_s
+
+    def keeps_access(self) -> bool:
+        """Apply changed limits of the key; return whether the key is still valid."""
+        if self._meter is None:
+            return True
+        limits = self._current_limits()
+        if limits is not None:
+            self._meter.change(limits)
+        return limits is not None
 
     @property
     def max_sessions(self) -> int | None:

@@ -69,7 +69,7 @@ async def call(request: Request) -> Response:
     check_formats(settings)
     limits = state.services.settings.session_limits
     with ExitStack() as stack:
-        stack.enter_context(state.sessions.slot(usage.key_name, usage.max_sessions))
+        seat = stack.enter_context(state.sessions.slot(usage))
         caller = Call()
         session = Session(caller, limits)
         total_s, left = limits.total_s, partial(rate_limits, usage)
@@ -81,7 +81,7 @@ async def call(request: Request) -> Response:
         call_id = f"rtc_{uuid4().hex}"
         stack.enter_context(state.drain.running())
         stack.enter_context(state.sessions.named(call_id, usage.key_name, session))
-        stack.enter_context(state.sessions.running(session))
+        stack.enter_context(state.sessions.running(session, seat))
         state.sessions.keep(_serve(caller, session, service, stack.pop_all()))
     headers = {"location": f"/v1/realtime/calls/{call_id}"}
     return Response(answer, 201, headers, "application/sdp")

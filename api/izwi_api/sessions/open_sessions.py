@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from izwi.errors import Overloaded, RateLimited
-from izwi_api.sessions.errors import NORMAL, SessionOver
+from izwi_api.sessions.errors import NORMAL, POLICY, SessionOver
 from izwi_api.sessions.slots import Slots
 
 # Seconds in which a session usually ends.
@@ -20,6 +20,8 @@ _RETRY_AFTER_S = 30
 _CLOSE_S = 5.0
 # Seconds between checks for sessions that another API server was asked to end.
 _LOOK_S = 0.5
+# Seconds between checks whether the keys of the sessions may still have them.
+_REVIEW_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,42 @@ class Endable(Protocol):
         ...
 
 
+class Holder(Protocol):
+    """The caller who holds a session."""
+
+    @property
+    def key_name(self) -> str | None:
+        """The caller's key; None if no key is required."""
+        ...
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Maximum number of sessions of that key; None for the server's limit of keys."""
+        ...
+
+    def keeps_access(self) -> bool:
+        """Whether the key is still valid. Limits that have changed apply from now on."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """The place of one session among those of its key.
+
+    Attributes:
+        number: Slot of the key; None if the key had no limit when the session began.
+    """
+
+    holder: Holder
+    number: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    seat: Seat | None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class OpenSessions:
     """The sessions of one API server. Lives on its event loop.
 
@@ -56,33 +94,25 @@ class OpenSessions:
         self._counts, self._keys_folder = counts, keys
         self._server = Slots(shared / "sessions" if shared is not None else None)
         self._keys: dict[str, Slots] = {}
-        self._running: dict[Endable, asyncio.Event] = {}
+        self._running: dict[Endable, _Running] = {}
         self._names: dict[str, tuple[str | None, Endable]] = {}
         self._calls = shared / "calls" if shared is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
-    def slot(self, key_name: str | None, key_limit: int | None) -> Iterator[None]:
+    def slot(self, holder: Holder) -> Iterator[Seat]:
         """Reserve a slot for a session until the block ends.
-
-        Args:
-            key_name: The session's key; None if no key is required.
-            key_limit: Maximum for that key; None for the server's limit of keys.
 
         Raises:
             RateLimited: The key has its maximum number of sessions.
             Overloaded: The server has its maximum number of sessions.
         """
-        limit = self._counts.a_key if key_limit is None else key_limit
-        of_key, slot = None, None
-        if key_name is not None and limit is not None:
-            of_key = self._of_key(key_name)
-            slot = of_key.take(limit)
-            if slot is None:
-                raise RateLimited(
-                    f"this key may have {limit} live sessions at once; close one",
-                    retry_after_s=_RETRY_AFTER_S,
-                )
+        seat, limit = Seat(holder), self._limit_of(holder)
+        if limit is not None and not self._seat(seat, limit):
+            raise RateLimited(
+                f"this key may have {limit} live sessions at once; close one",
+                retry_after_s=_RETRY_AFTER_S,
+            )
         try:
             server_slot = self._server.take(self._counts.a_server)
             if server_slot is None:
@@ -92,22 +122,43 @@ class OpenSessions:
                     retry_after_s=_RETRY_AFTER_S,
                 )
             try:
-                yield
+                yield seat
             finally:
                 self._server.release(server_slot)
         finally:
-            if of_key is not None and slot is not None:
-                of_key.release(slot)
+            self._vacate(seat)
 
     @contextmanager
-    def running(self, session: Endable) -> Iterator[None]:
-        """Let `end_all` end a session, until the block ends."""
-        ended = self._running[session] = asyncio.Event()
+    def running(self, session: Endable, seat: Seat | None = None) -> Iterator[None]:
+        """Let `end_all` and `review` end a session, until the block ends."""
+        running = self._running[session] = _Running(seat)
         try:
             yield
         finally:
             del self._running[session]
-            ended.set()
+            running.ended.set()
+
+    def review(self) -> None:
+        """End sessions whose key was removed, and those beyond a lower limit of their key.
+
+        Of the sessions in this process, the earliest remain.
+        """
+        for session, running in list(self._running.items()):
+            seat = running.seat
+            if seat is None or seat.holder.key_name is None:
+                continue
+            if not seat.holder.keeps_access():
+                session.end(_removed())
+                continue
+            limit = self._limit_of(seat.holder)
+            if limit is not None and not self._seat(seat, limit):
+                session.end(_too_many(limit))
+
+    async def review_keys(self) -> None:
+        """Do `review` at intervals, until cancelled."""
+        while True:
+            await asyncio.sleep(_REVIEW_S)
+            self.review()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a session that belongs to no request."""
@@ -157,7 +208,7 @@ class OpenSessions:
 
     async def end_all(self, over: SessionOver) -> None:
         """End all sessions, and wait until they are closed."""
-        waits = [ended.wait() for ended in self._running.values()]
+        waits = [running.ended.wait() for running in self._running.values()]
         for session in list(self._running):
             session.end(over)
         await asyncio.gather(*waits)
@@ -171,6 +222,28 @@ class OpenSessions:
         for slots in (self._server, *self._keys.values()):
             slots.close()
 
+    def _limit_of(self, holder: Holder) -> int | None:
+        if holder.key_name is None:
+            return None
+        return self._counts.a_key if holder.max_sessions is None else holder.max_sessions
+
+    def _seat(self, seat: Seat, limit: int) -> bool:
+        """Take one of the key's first slots, unless the seat is one; False if all are taken."""
+        if seat.number is not None and seat.number < limit:
+            return True
+        assert seat.holder.key_name is not None
+        number = self._of_key(seat.holder.key_name).take(limit)
+        if number is None:
+            return False
+        self._vacate(seat)
+        seat.number = number
+        return True
+
+    def _vacate(self, seat: Seat) -> None:
+        if seat.number is not None and seat.holder.key_name is not None:
+            self._of_key(seat.holder.key_name).release(seat.number)
+            seat.number = None
+
     def _of_key(self, name: str) -> Slots:
         if name not in self._keys:
             # some file systems do not distinguish "Ann" and "ann"
@@ -180,6 +253,15 @@ class OpenSessions:
 
 def _digest(key_name: str | None) -> str:
     return sha256((key_name or "").encode()).hexdigest()[:24]
+
+
+def _removed() -> SessionOver:
+    return SessionOver("the API key of this session was removed", "invalid_api_key", POLICY)
+
+
+def _too_many(limit: int) -> SessionOver:
+    message = f"this key may have {limit} live sessions at once now"
+    return SessionOver(message, "rate_limit_exceeded", POLICY)
 
 
 def _hung_up() -> SessionOver:
