@@ -58,6 +58,27 @@ def test_requests_that_others_made_long_ago_leave_a_full_bucket_and_no_more(tmp_
         other.admit()
 
 
+def test_a_shared_bucket_refills_at_its_rate(tmp_path):
+    """What came back since others counted does not come back a second time."""
+    clock = Clock()
+    meter = shared_meter(tmp_path, clock, KeyLimits(60))
+    for _ in range(60):
+        meter.admit()
+    for wait_s in (20, 1, 7):
+        clock.now_s += wait_s
+        for _ in range(wait_s):
+            meter.admit()
+        with pytest.raises(RateLimited):
+            meter.admit()
+    other = shared_meter(tmp_path, clock, KeyLimits(60))
+    clock.now_s += 5
+    for _ in range(5):
+        other.admit()
+    for one in (meter, other):
+        with pytest.raises(RateLimited):
+            one.admit()
+
+
 def test_a_quota_that_others_did_not_count_is_whole(tmp_path):
     clock = Clock()
     characters = shared_meter(tmp_path, clock, KeyLimits(None, 100))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -13,11 +14,13 @@ from msgspec.structs import replace
 
 from izwi.layers import KVSpec, StateSpec
 from izwi.model import Row
-from izwi.request import Reason, Request
+from izwi.request import Reason, Request, SamplingParams, TrackParams
 from izwi.runner.runner import Runner
 from izwi.sequence import Sequence
 from tests.backends.kinds import AHEAD, backend_of, needs_mlx
+from tests.engine.talk_world import TalkWorld
 from tests.engine.toy import toy_request
+from tests.engine.toy_talk import talk_request
 from tests.engine.world import PAGE, World, alone, run, toys
 
 pytestmark = needs_mlx
@@ -118,6 +121,28 @@ def test_sequences_that_lose_their_pages_while_a_step_is_in_flight_draw_it_again
         expected = alone(request, backend="mlx")
         assert found[request.request_id].entries == expected.entries
         assert found[request.request_id].pcm == expected.pcm
+
+
+def test_entries_of_another_track_in_flight_are_not_repetitions() -> None:
+    """A frame is in flight where text follows it, and a token where a frame does."""
+    strong = SamplingParams(repetition_penalty=30.0)
+    found, expected = [], []
+    for seed in range(8):
+        request = talk_request("a", 9, seed, entries=40)
+        request = replace(
+            request,
+            stop_ids=(),
+            sampling=strong,
+            other_tracks=(TrackParams(strong, SamplingParams()),),
+        )
+        for backend, logs in (("mlx", expected), (AHEAD, found)):
+            world = TalkWorld(backend=backend)
+            world.submit(request)
+            world.run()
+            logs.append(world.heard["a"].logged)
+    assert found == expected
+    tracks = [[track for track, _ in logged] for logged in expected]
+    assert sum(a != b for one in tracks for a, b in pairwise(one)) > 16
 
 
 def two_in_flight() -> tuple[World, list[Request]]:

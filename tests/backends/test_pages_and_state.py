@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from izwi.errors import InvalidRequest
 from izwi.layers import ConvSpec, KVSpec, StateSpec
+from izwi.model import Row
 from tests.backends.kinds import backend_of, each_and_ahead
 
 PAGE = 4
@@ -47,6 +49,38 @@ def test_a_part_of_a_page_is_copied_and_the_rest_stays(backend: str) -> None:
     expected[3, :, :2] = before[0, :, :2]
     expected[1] = before[3]
     assert np.array_equal(after.view(np.uint32), expected.view(np.uint32))
+
+
+WINDOW = 5
+
+
+def dense(q: Any, k: Any, v: Any, window: int | None) -> Any:
+    """Attention of each query over the keys that it sees, (positions, 2 heads, 8)."""
+    outputs = np.zeros_like(q)
+    for at in range(len(q)):
+        first = 0 if window is None else max(0, at - window + 1)
+        for head in range(q.shape[1]):
+            weights = np.exp(k[first : at + 1, head] @ q[at, head] / np.sqrt(q.shape[2]))
+            outputs[at, head] = weights @ v[first : at + 1, head] / weights.sum()
+    return outputs
+
+
+@each_and_ahead
+@pytest.mark.parametrize("starts", [(0,), (0, 4), (0, 5, 6, 7), tuple(range(11))], ids=str)
+def test_a_window_ends_at_its_border(backend: str, starts: tuple[int, ...]) -> None:
+    """In prompts and in decodes, and beside a layer without a window."""
+    made, ops = backend_of(backend), backend_of(backend).ops
+    kv = made.paged_kv(KVSpec(2, 2, 8, windows=(None, WINDOW)), 6, PAGE, "auto")
+    rng = np.random.default_rng(len(starts))
+    q, k, v = (rng.standard_normal((11, 2, 8)).astype(np.float32) for _ in range(3))
+    sequence = SimpleNamespace(kv=SimpleNamespace(pages=[3, 0, 4]))
+    for start, stop in zip(starts, (*starts[1:], 11), strict=True):
+        context = kv.context([Row(sequence, start, stop)])
+        parts = [ops.array(part[start:stop]) for part in (q, k, v)]
+        for layer, window in enumerate((None, WINDOW)):
+            found = context.attend(layer, *parts)
+            expected = dense(q, k, v, window)[start:stop]
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
 
 
 @each_and_ahead

@@ -75,6 +75,19 @@ def test_cuts_are_the_references(seconds, limit_s, search_s, stops):
     assert [stop for _, stop in pieces] == stops
 
 
+@pytest.mark.parametrize("overrun", [True, False])
+@pytest.mark.parametrize("rest", [1, 100, 499, 500, 501, 900])
+@pytest.mark.parametrize("quiet_at_end", [True, False])
+def test_no_piece_is_shorter_than_the_minimum_however_quiet_its_end_is(overrun, rest, quiet_at_end):
+    rate, limit_s = 1000, 4.0
+    length = int(rate * limit_s) + rest
+    samples = np.linspace(1.0, 0.0, length, dtype=np.float32)
+    samples = samples if quiet_at_end else samples[::-1]
+    pieces = split_at_silence(samples, rate, limit_s=limit_s, search_s=1.0, overrun=overrun)
+    assert len(pieces) > 1
+    assert min(stop - start for start, stop in pieces) >= 500
+
+
 @given(
     length=st.integers(0, 20_000),
     limit_s=st.floats(1.0, 6.0),

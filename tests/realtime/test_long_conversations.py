@@ -90,6 +90,24 @@ async def test_a_prompt_leaves_room_for_the_answer_and_later_ones_begin_where_it
     assert model.aborted == len(set(firsts)) - 1
 
 
+@pytest.mark.parametrize(("most_tokens", "is_cut"), [(79, True), (80, False), (81, False)])
+async def test_a_prompt_that_just_fits_is_not_cut(most_tokens, is_cut):
+    model = Model()
+    items = [message("user", "x" * 40), message("user", "x" * 40)]
+    answer = await open_within(items, 0.8, most_tokens, model.start)
+    assert answer.answer.num_prompt_tokens == (40 if is_cut else 80)
+    assert [item.is_left_out for item in items] == [is_cut, False]
+    assert model.aborted == is_cut
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(100, False), (101, True)])
+async def test_a_prompt_as_long_as_the_context_is_not_cut(size, is_cut):
+    model = Model()
+    items = [message("user", "x" * (size - 30)), message("user", "x" * 30)]
+    answer = await open_within(items, 0.8, 100, model.start)
+    assert answer.answer.num_prompt_tokens == (30 if is_cut else 100)
+
+
 async def test_what_cannot_be_cut_is_refused():
     model = Model()
     items = [message("user", "x" * 60), message("user", "x" * 60)]

@@ -95,6 +95,24 @@ def test_the_quiet_end_of_a_word_is_transcribed():
     assert ends == [True] * 10 + [False] * 2
 
 
+@pytest.mark.parametrize("num_echo", [1, 3])
+def test_an_echo_is_not_the_quiet_end_of_a_word(num_echo, monkeypatch):
+    check, samples = OverlapCheck(), np.zeros(320, np.float32)
+    for _ in range(100):
+        check.is_room(SpeechFrame(0, 1.0, samples, -20.0), False)
+    check.begin_answer()
+    check.write_sent(samples)
+    assert not check.is_room(SpeechFrame(0, 1.0, samples, -22.0), True)
+    assert check.may_be_ending
+    monkeypatch.setattr(check._echo, "is_echo", lambda: True)
+    for _ in range(num_echo):
+        assert check.is_room(SpeechFrame(0, 1.0, samples, -22.0), True)
+        assert not check.may_be_ending
+    monkeypatch.undo()
+    assert check.is_room(SpeechFrame(0, 1.0, samples, -45.0), True)
+    assert not check.may_be_ending
+
+
 class OddListener(LiveTranscriber):
     """Transcribes any speech as one unknown word."""
 

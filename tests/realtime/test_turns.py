@@ -248,6 +248,14 @@ def test_a_response_created_by_the_client_replaces_the_automatic_one():
     assert turn.tell(Transcript("When?")) == []
 
 
+def test_words_of_a_turn_that_the_client_has_answered_bring_no_second_answer():
+    turn = spoken()
+    turn.tell(Create())
+    turn.tell(Transcript("When?"))
+    turn.tell(Generated(1))
+    assert [action for action in turn.log if isinstance(action, Respond)] == [Respond(1)]
+
+
 # -- an answer prepared early --------------------------------------------------------------------
 def test_an_answer_is_prepared_at_a_probable_end():
     turn = session(rules=Rules(hears_words=False))
@@ -385,6 +393,17 @@ def test_continued_speech_is_transcribed_as_a_whole_again():
     assert turn.tell(LiveTranscript("Thomas", is_final=True)) == []  # of the part before
     assert turn.be_silent(120) == [CompleteTranscript()]
     assert SpeechStarted(1500) in turn.tell(LiveTranscript("Thomas is", is_final=True))
+
+
+def test_more_speech_after_a_final_transcript_leaves_the_turn_open():
+    turn = answering(rules=HEARS)
+    turn.speak(100)
+    assert turn.be_silent(140) == [CompleteTranscript()]
+    assert turn.tell(LiveTranscript("Mm-hm.", is_final=True)) == []
+    turn.speak(100)
+    assert turn.tell(LiveTranscript("Thomas")) == []  # one word of an utterance that goes on
+    assert turn.be_silent(120) == [CompleteTranscript()]
+    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Thomas", is_final=True))
 
 
 def test_a_missing_transcript_delays_an_answer_only_briefly():

@@ -93,6 +93,37 @@ def test_listeners_are_forgotten() -> None:
     assert not listeners._pieces
 
 
+def test_a_listener_who_gets_another_piece_in_time_is_known_until_that_has_been_played() -> None:
+    first = piece(0)
+    listeners = opened(first)
+    listeners.delivered(first, 30, now_s=0.0)
+    listeners.remove(first)  # its audio ends at 3
+    second = piece(1, at_s=1.0)
+    listeners.add(second)
+    listeners.delivered(second, 20, now_s=1.0)
+    listeners.remove(second)  # that of both at 5
+    listeners.add(piece(2, "bob", at_s=4.0))  # another listener, when the first end has passed
+    third = piece(3, at_s=4.5)
+    listeners.add(third)
+    assert listeners.knows(third)
+    assert listeners.urgency(third, 4.5) == (pytest.approx(0.5), True)
+    listeners.remove(third)
+    listeners.add(piece(4, "bob", at_s=5.5))
+    assert not listeners.knows(piece(5, at_s=5.5))
+
+
+def test_a_listener_with_a_piece_in_progress_is_not_forgotten() -> None:
+    first = piece(0)
+    listeners = opened(first)
+    listeners.delivered(first, 10, now_s=0.0)
+    listeners.remove(first)
+    second = piece(1, at_s=0.5)
+    listeners.add(second)
+    listeners.add(piece(2, "bob", at_s=9.0))
+    assert listeners.knows(second)
+    assert listeners.urgency(second, 9.0)[1]
+
+
 def test_a_pause_does_not_reduce_slack() -> None:
     first, second = piece(0), piece(1)
     listeners = opened(first, second)
