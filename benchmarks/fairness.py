@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 import torch
 
+from benchmarks.fairness_texts import Texts
 from benchmarks.listeners import (
     Listened,
     arguments,
@@ -41,49 +42,6 @@ _LONG_FRAMES = 3_450
 _BEGIN_S = 300.0  # time limit for all long texts to begin
 _BYTES_PER_S = 2 * 24_000
 _WARM_UP = 8
-_NAMES = ("Anna", "Peter", "Maria", "Tom", "Helen", "Paul", "Rose", "Frank", "Clara", "Hugo")
-_VERBS = ("sees", "finds", "takes", "brings", "leaves", "likes", "needs", "keeps", "sells", "shows")
-_THINGS = ("book", "house", "garden", "table", "letter", "river", "train", "window", "road", "cup")
-_TIMES = (
-    "today",
-    "at seven",
-    "in the evening",
-    "every day",
-    "on Monday",
-    "after lunch",
-    "at night",
-)
-
-
-@dataclass(slots=True)
-class Texts:
-    """A source of texts that never repeats.
-
-    Attributes:
-        drawn: All sentences so far.
-    """
-
-    rng: random.Random
-    drawn: set[str] = field(default_factory=set)
-
-    def sentence(self) -> str:
-        """Draw a sentence that was not drawn before."""
-        pick = self.rng.choice
-        while True:
-            text = (
-                f"{pick(_NAMES)} {pick(_VERBS)} the {pick(_THINGS)} near the {pick(_THINGS)} of "
-                f"{pick(_NAMES)} {pick(_TIMES)}."
-            )
-            if text not in self.drawn:
-                self.drawn.add(text)
-                return text
-
-    def long(self, num_chars: int) -> str:
-        """Draw sentences with at most a number of characters in total."""
-        text = self.sentence()
-        while len(longer := f"{text} {self.sentence()}") <= num_chars:
-            text = longer
-        return text
 
 
 @dataclass(slots=True, eq=False)

@@ -22,6 +22,7 @@ from izwi.request import Chunk, Reason, Request
 from izwi.runner.budget import budget_of
 from izwi.runner.memory_plan import MemoryPlan
 from izwi.runner.planning import plan_models
+from izwi.scheduler.callers import DeviceShares
 from izwi.sequence import PauseReason, Sequence
 
 
@@ -67,6 +68,7 @@ class Engine:
         self.config, self.clock, self.own_stream = config, clock, backend.own_stream
         self._backend, self._num_shares = backend, max(len(models), config.max_models)
         self.plan = plan_models(models, backend, config, weight_bytes or {})
+        self._shares = DeviceShares()
         self._workers = {
             name: self._worker(name, model, self.plan) for name, model in models.items()
         }
@@ -110,7 +112,7 @@ class Engine:
     def _worker(self, name: str, model: Model, plan: MemoryPlan) -> ModelWorker:
         budget = budget_of(self.config, plan, name, self._num_shares)
         config = self.config.with_streams(plan.num_streams)
-        return ModelWorker.of(model, self._backend, config, budget, self.clock)
+        return ModelWorker.of(model, self._backend, config, budget, self.clock, self._shares)
 
     def remove(self, name: str) -> None:
         """Accept no new requests for a model; free its memory when the running ones have ended.

@@ -111,11 +111,11 @@ class GrammarCheck:
         try:
             try:
                 job = _job(grammar, QUICK_CPU_S, with_mask=True)
-                return _Outcome(await self._quick.run(job, _read))
+                return _Outcome(await self._quick.run(job, _read, 1.0))
             except JobStopped as error:
                 if error.exit_code not in _OF_ITS_LIMITS:
                     raise
-            message = await self._slow.run(_job(grammar, CPU_LIMIT_S), _read)
+            message = await self._slow.run(_job(grammar, CPU_LIMIT_S), _read, 1.0)
             return _Outcome(message, is_slow=True)
         except JobStopped as error:
             return _too_expensive(grammar, error)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
+from izwi.callers import current_caller
 from izwi.errors import EngineStopped, Overloaded
+from izwi.fair_queue import may_queue
 from izwi.limited_client import Call, Frames, LimitedJob, LimitedPool, ProcessKind
+from izwi.threads import FairThreads
 
 T = TypeVar("T")
 
 
 class LimitedQueue:
-    """Does jobs in limited processes, a few at a time; the others wait.
+    """Does jobs in limited processes, a few at a time; those of other callers wait in turn.
 
     Args:
         kind: The processes.
@@ -30,32 +35,37 @@ class LimitedQueue:
         self.pool = LimitedPool(kind)
         self._max_jobs, self._too_many = max_processes + max_waiting, too_many
         name = f"izwi-{kind.module.rpartition('.')[2]}"
-        self._threads = ThreadPoolExecutor(max_processes, thread_name_prefix=name)
+        self._threads = FairThreads(max_processes, thread_name_prefix=name)
         self._lock = threading.Lock()
-        self._num_jobs = 0
+        self._num_jobs = Counter[str]()  # that wait or are done, by caller
         self._is_stopped = False
 
     def start(self) -> None:
         """Start one process ahead; see `LimitedPool.start`."""
         self.pool.start()
 
-    async def run(self, job: LimitedJob, read: Callable[[Frames], T]) -> T:
+    async def run(self, job: LimitedJob, read: Callable[[Frames], T], size: float) -> T:
         """Have a process do a job, as `LimitedPool.run`. A job whose caller leaves is stopped.
+
+        Args:
+            job: The job.
+            read: Reads what the process sends.
+            size: Work of the job, in any unit that is the same for all jobs of this queue.
 
         Raises:
             Overloaded: Too many jobs wait.
             EngineStopped: The queue was stopped.
             JobStopped, IzwiError: As `LimitedPool.run`.
         """
-        call = Call()
+        call, caller = Call(), current_caller.get()
         with self._lock:
             if self._is_stopped:
                 raise EngineStopped("the server is stopping")
-            if self._num_jobs >= self._max_jobs:
+            if not may_queue(self._num_jobs, caller, self._max_jobs):
                 raise Overloaded(self._too_many, retry_after_s=5)
-            self._num_jobs += 1
-        running = self._threads.submit(self.pool.run, job, read, call)
-        running.add_done_callback(self._count_out)
+            self._num_jobs[caller] += 1
+        running = self._threads.submit_sized(size, partial(self.pool.run, job, read, call))
+        running.add_done_callback(partial(self._count_out, caller))
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
@@ -70,6 +80,8 @@ class LimitedQueue:
         self.pool.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _count_out(self, _: Future[Any]) -> None:
+    def _count_out(self, caller: str, _: Future[Any]) -> None:
         with self._lock:
-            self._num_jobs -= 1
+            self._num_jobs[caller] -= 1
+            if not self._num_jobs[caller]:
+                del self._num_jobs[caller]

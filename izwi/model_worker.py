@@ -23,6 +23,7 @@ from izwi.model import Model, Row
 from izwi.request import Chunk, Entries, Reason
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.runner import Drawn, Runner
+from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
@@ -67,8 +68,9 @@ class ModelWorker:
         config: EngineConfig,
         budget: MemoryBudget,
         clock: Callable[[], float],
+        device: DeviceShares | None = None,
     ) -> ModelWorker:
-        """Set up a model with its share of the memory."""
+        """Set up a model with its share of the memory; models of a device share `device`."""
         runner = Runner(model, backend, config, budget)
         memory = PagedMemory(
             runner.num_pages,
@@ -76,7 +78,8 @@ class ModelWorker:
             runner.page_tiers,
             whole_pages=runner.keeps_trailers,
         )
-        return ModelWorker(Scheduler(config, memory, runner.states, runner), runner, config, clock)
+        scheduler = Scheduler(config, memory, runner.states, runner, device)
+        return ModelWorker(scheduler, runner, config, clock)
 
     @property
     def load(self) -> dict[str, float]:

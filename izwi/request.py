@@ -149,6 +149,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
         grammar: Grammar that the entries must match; None allows any entries.
         ask: The input that it was prepared from, kept for recordings.
+        caller: Who asked; callers have equal shares where the device is short. See `izwi.callers`.
     """
 
     request_id: str
@@ -176,6 +177,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     ask: (
         SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
     ) = None
+    caller: str = ""
 
     @property
     def reads_log(self) -> bool:

@@ -24,6 +24,7 @@ from izwi.model import Row
 from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Request
 from izwi.runner.runner import Drawn
+from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
 from izwi.sequence import Sequence
@@ -224,6 +225,7 @@ class Device:
         config: EngineConfig,
         scripts: Mapping[str, Script],
         seed: int,
+        shares: DeviceShares | None = None,
     ):
         """Start idle at time 0.
 
@@ -233,13 +235,13 @@ class Device:
             config: Policy and budgets, as for a real engine.
             scripts: Output of each request, by request id.
             seed: Seed of the steps' variance.
+            shares: The callers of several models on one device.
         """
         self.runner: Any = SimulatedRunner(model, machine, scripts, seed)
         memory = PagedMemory(model.num_pages, config.page_size, SimulatedPages())
         rows: Any = SimulatedRows(config.max_running)
-        self.worker = ModelWorker(
-            Scheduler(config, memory, rows, self.runner), self.runner, config, self.runner.clock
-        )
+        scheduler = Scheduler(config, memory, rows, self.runner, shares)
+        self.worker = ModelWorker(scheduler, self.runner, config, self.runner.clock)
         self.num_live = 0
         self.steps: list[tuple[StepWork, float]] = []
         self._arrivals = 0

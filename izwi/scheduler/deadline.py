@@ -16,6 +16,9 @@ larger batches (see `batching_delay.py`).
 Preemption follows slack as well: background work first, latest arrival first, then the stream that
 is furthest ahead.
 
+With several callers, text beyond the first request of each comes after all of this, with a share of
+the step (`callers.py`).
+
 A request's priority affects only text, which has no playback clock: each level counts as
 `PRIORITY_S` less slack, and new text may preempt text of lower priority (ADR 27).
 
@@ -26,9 +29,8 @@ apart. Only running streams that exceed the memory can still take its pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
-from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -36,11 +38,10 @@ from msgspec.structs import replace
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.plan import Budgets, Plan, Urgency, View
-from izwi.scheduler.playback import FAR_S, margin_s
+from izwi.scheduler.playback import FAR_S, URGENT_S, margin_s
+from izwi.scheduler.preemption import slack_order, stuck_of, victims_for
 from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
 
-# A stream whose next chunk would arrive with a smaller margin than this runs in every step.
-URGENT_S = 0.2
 # After this many idle steps a running background sequence runs regardless of the step's time, one
 # sequence per step, so that each of n waits at most BACKGROUND_STEPS + n steps. The number exceeds
 # the steps that a full batch of chunks takes one by one; otherwise background rows that wait for
@@ -67,8 +68,6 @@ ONE_ROW_STRETCH = 1.25
 # this long comes before a new one of priority 1, and running text of priority 1 runs in every step.
 PRIORITY_S = 1.0
 
-_slack_order = attrgetter("urgency.slack_s", "key")
-
 
 def rank_deadline(view: View) -> tuple[float, ...]:
     """Order streams by slack, then background work by arrival; late background work comes first."""
@@ -76,9 +75,10 @@ def rank_deadline(view: View) -> tuple[float, ...]:
 
 
 def _rank(view: View) -> tuple[float, ...]:
-    if view.urgency.slack_s < inf:
-        return (1, view.urgency.slack_s, view.key)
-    return (0 if view.urgency.idle_steps >= PATIENCE_STEPS else 2, 0.0, view.key)
+    urgency = view.urgency
+    if urgency.slack_s < inf:
+        return (1, urgency.slack_s, urgency.turn, view.key)
+    return (0 if urgency.idle_steps >= PATIENCE_STEPS else 2, 0.0, urgency.turn, view.key)
 
 
 def text_slack_s(urgency: Urgency) -> float:
@@ -97,7 +97,39 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     """Fill one step by slack: first avoid gaps and late first audio, then maximize throughput."""
     if any(view.urgency.priority for view in (*running, *waiting)):
         running, waiting = list(map(_prioritized, running)), list(map(_prioritized, waiting))
-    builder = StepBuilder(running, budgets, worth=_slack_order)
+    builder = StepBuilder(running, budgets, worth=slack_order)
+    if budgets.excess_s == inf:
+        favoured = _build(builder, running, waiting, running, budgets)
+        return builder.finish(lambda view: (view.key != favoured, *slack_order(view)))
+    for view in running:
+        if view.urgency.excess and not is_decode(view):
+            builder.set_aside(view)
+    own = [view for view in running if not view.urgency.excess]
+    new = [view for view in waiting if not view.urgency.excess]
+    favoured = _build(builder, own, new, running, budgets)
+    _fill_excess(builder, running, waiting, budgets)
+    return builder.finish(lambda view: (view.key != favoured, *slack_order(view)))
+
+
+def _build(
+    builder: StepBuilder,
+    running: Sequence[View],
+    waiting: Sequence[View],
+    holders: Sequence[View],
+    budgets: Budgets,
+) -> int | None:
+    """Fill the step with all work that is not excess.
+
+    Args:
+        builder: The step.
+        running: Running sequences.
+        waiting: Waiting sequences.
+        holders: All sequences that hold pages, for preemption.
+        budgets: The budgets of the step.
+
+    Returns:
+        The key of the background sequence whose vocoder work goes first, or None.
+    """
     crowd = _Crowd.of(running, waiting, budgets)
     near = _any_near(crowd.ahead) or _any_near(crowd.patient)
     alone = not (crowd.urgent or crowd.pressing or near)
@@ -111,7 +143,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         builder.set_aside(view)
 
     # prompts may use the time until the smallest slack runs out
-    patience_s = max(budgets.step_s, crowd.least_slack_s)
+    patience_s = max(budgets.step_s, min(crowd.least_slack_s, budgets.prompts_s))
     least_tokens = LEAST_CHUNK_TOKENS  # so that at least one makes progress
     hurry_s = inf  # time until the earliest pending first audio would be late
     for view in filter(is_decode, crowd.urgent):
@@ -125,7 +157,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     blocked = False
     for view in crowd.pressing:
         listened = view.urgency.slack_s < inf
-        victims = _victims(running, builder, view) if listened else _stuck(running)
+        victims = victims_for(holders, builder, view) if listened else stuck_of(holders)
         if not builder.admit(view, victims, patience_s, least_tokens):
             blocked = True  # no request overtakes one that does not fit yet
             break
@@ -140,8 +172,30 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     near_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
     short = budgets.free_pages < len(running)
     limits = _Limits(limit_s, near_s, short, budgets.codec_overlaps)
-    _fill(builder, crowd, running, limits, blocked)
-    return builder.finish(vocode_order=lambda view: (view.key != favoured, *_slack_order(view)))
+    _fill(builder, crowd, holders, limits, blocked)
+    return favoured
+
+
+def _fill_excess(
+    builder: StepBuilder, running: Sequence[View], waiting: Sequence[View], budgets: Budgets
+) -> None:
+    """Add excess work: what has a share of the device because others have theirs.
+
+    It takes as long as the work so far, and the credit. With a credit, one prompt may run that
+    takes longer; `DeviceShares` then has a debt.
+    """
+    limit_s = 2.0 * builder.seconds + max(0.0, budgets.excess_s)
+    least_tokens = LEAST_CHUNK_TOKENS if budgets.excess_s > 0.0 else 0
+    excess = sorted([view for view in running if view.urgency.excess], key=slack_order)
+    for view in excess:
+        if not is_decode(view) and builder.take(view, limit_s, least_tokens):
+            least_tokens = 0
+    for view in sorted([view for view in waiting if view.urgency.excess], key=_rank):
+        if not builder.admit(view, stuck_of(running), limit_s, least_tokens):
+            break
+        least_tokens = 0
+    for view in filter(is_decode, excess):
+        builder.take_row(view, limit_s)
 
 
 class _Crowd(NamedTuple):
@@ -199,7 +253,7 @@ class _Crowd(NamedTuple):
             else:
                 crowd.patient.append(view)
         for views in (urgent, ahead, background):
-            views.sort(key=_slack_order)
+            views.sort(key=slack_order)
         for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.backpressured):
             views.sort(key=_rank)
         late = bool(crowd.idle) and crowd.idle[0].urgency.idle_steps >= PATIENCE_STEPS
@@ -297,7 +351,7 @@ def _fill(
                 break
             limit_s = limits.of(view)
             blocked = not builder.admit(
-                view, _stuck(running), limit_s, least_tokens(), with_audio=False
+                view, stuck_of(running), limit_s, least_tokens(), with_audio=False
             )
     _take_rows(builder, rows, limits, with_audio=overlaps and not waits)
     for view in crowd.backpressured if not blocked else ():
@@ -315,32 +369,3 @@ def _take_rows(
             num_free = max(0, num_free - 1)
         elif builder.seconds >= limit_s:
             return
-
-
-def _victims(running: Sequence[View], builder: StepBuilder, new: View) -> Iterator[View]:
-    """Return what to preempt for a new stream: what cannot run, then the latest background work.
-
-    Then streams that are far ahead, the furthest first. New text may preempt text of lower priority
-    that can wait, except the first such sequence, which might otherwise be restarted forever.
-
-    The earliest background sequence is spared while streams run that will end and make room.
-    Otherwise a burst of streams could restart it forever.
-    """
-    yield from _stuck(running)
-    background = sorted((v for v in running if v.urgency.slack_s == inf), key=_slack_order)
-    streams = builder.num_admitted + len(running) - len(background)
-    yield from reversed(background[1:] if streams else background)
-    far = [view for view in running if FAR_S <= view.urgency.slack_s < inf]
-    yield from sorted(far, key=_slack_order, reverse=True)
-    if not new.audio.chunk:
-        lower = [view for view in running if _is_lower_text(view, new.urgency.priority)]
-        yield from reversed(sorted(lower, key=_slack_order)[1:])
-
-
-def _is_lower_text(view: View, priority: int) -> bool:
-    urgency = view.urgency
-    return not view.audio.chunk and urgency.priority < priority and urgency.slack_s >= URGENT_S
-
-
-def _stuck(running: Sequence[View]) -> Iterator[View]:
-    yield from sorted(filter(is_stuck, running), key=_slack_order, reverse=True)

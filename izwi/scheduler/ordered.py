@@ -12,14 +12,14 @@ AGED_STEPS = 200
 
 
 def rank_fcfs(view: View) -> tuple[float, ...]:
-    """Order by arrival."""
-    return (view.key,)
+    """Order by arrival, or by the turns of several callers."""
+    return (view.urgency.turn, view.key)
 
 
 def rank_priority(view: View) -> tuple[float, ...]:
     """Order by priority, then arrival; sequences idle for `AGED_STEPS` come first."""
     aged = view.urgency.idle_steps >= AGED_STEPS
-    return (not aged, 0 if aged else -view.urgency.priority, view.key)
+    return (not aged, 0 if aged else -view.urgency.priority, view.urgency.turn, view.key)
 
 
 def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
@@ -46,7 +46,7 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         return (-view.urgency.priority, view.key)
 
     def level(view: View) -> tuple[float, ...]:
-        return rank_priority(view)[:-1]
+        return rank_priority(view)[:-2]
 
     def victims(new_request: View) -> Iterator[View]:
         yield from _stuck(running)
@@ -68,11 +68,11 @@ def _fill(
     """Admit by level; within one decodes, then prompts, then new requests by arrival."""
     for view in running:
         builder.set_aside(view)
-    line = [(False, level(view), 0 if is_decode(view) else 1, view.key, view) for view in running]
+    line = [(False, level(v), 0 if is_decode(v) else 1, 0, v.key, v) for v in running]
     # new requests that may not emit come after all others
-    line += [(v.progress.backpressured, level(v), 2, v.key, v) for v in waiting]
+    line += [(v.progress.backpressured, level(v), 2, v.urgency.turn, v.key, v) for v in waiting]
     blocked = False
-    for backpressured, _, kind, _, view in sorted(line):
+    for backpressured, _, kind, _, _, view in sorted(line):
         if kind < 2:
             builder.take(view)
         elif not blocked:  # none overtakes one that has no room yet

@@ -49,12 +49,17 @@ class Urgency(Struct, frozen=True, kw_only=True, gc=False):
         started: Whether its first audio or text was delivered.
         idle_steps: Steps since it last ran, or since it arrived.
         priority: Larger goes first.
+        turn: Place among new requests of several callers, from 1; 0 if there is only one.
+        excess: Its caller has an earlier request, and others have work; see
+            `izwi.scheduler.callers`.
     """
 
     slack_s: float = inf
     started: bool = False
     idle_steps: int = 0
     priority: int = 0
+    turn: int = 0
+    excess: bool = False
 
 
 class FramesDue(Struct, frozen=True, kw_only=True, gc=False):
@@ -121,6 +126,9 @@ class Budgets(NamedTuple):
         far_new_requests: Those of them that were far ahead of playback, or background work.
         since_start: Steps since a request last started.
         codec_overlaps: The codec runs concurrently with the next step, so that it delays few rows.
+        excess_s: Predicted time of excess work beyond that of other work; infinite without limit.
+        prompts_s: Predicted time of a step to which prompts are added at most, except for the first
+            one; the slack of what plays may allow less.
     """
 
     page_size: int
@@ -135,6 +143,8 @@ class Budgets(NamedTuple):
     since_start: int = 0
     codec_overlaps: bool = False
     far_new_requests: float = 0.0
+    excess_s: float = inf
+    prompts_s: float = inf
 
 
 class Forward(NamedTuple):

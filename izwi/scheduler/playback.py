@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+# A stream whose next chunk would arrive with a smaller margin than this runs in every step.
+URGENT_S = 0.2
 # A stream with this much slack can be preempted like background work.
 FAR_S = 5.0
 # Below this slack, the last frames of a stream that waits for text are decoded although they do not

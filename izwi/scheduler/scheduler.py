@@ -5,13 +5,17 @@ Knows no tensors: pages and codec rows are numbers here.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.fair_queue import may_queue
 from izwi.model import Row
 from izwi.request import Reason
+from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.deadline import text_slack_s
@@ -21,7 +25,7 @@ from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_c
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import Counts, ModelProperties, Work
+from izwi.scheduler.work import Counts, ModelProperties, Work, worth_keeping
 from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
 # Waiting sequences that are considered even without room: a policy may make room.
@@ -36,7 +40,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, memory: PagedMemory, states: StateRows, facts: ModelProperties
+        self,
+        config: EngineConfig,
+        memory: PagedMemory,
+        states: StateRows,
+        facts: ModelProperties,
+        device: DeviceShares | None = None,
     ):
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
@@ -49,6 +58,7 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
         self._in_flight, self._starts = PromptsInFlight(), Starts()
+        self._shares = ModelShares(device or DeviceShares(), limits=not self._speaks)
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
         self.counts = Counts()
@@ -94,18 +104,20 @@ class Scheduler:
             )
         # the next piece of a stream that is playing is accepted even if the queue is full
         if len(self._waiting) >= self._config.max_waiting and not self._is_being_played(sequence):
-            num_waiting = sum(map(self._can_run, self._waiting))
-            if num_waiting >= self._config.max_waiting:
-                raise Overloaded(f"{num_waiting} requests are waiting already")
+            ready = Counter(s.request.caller for s in self._waiting if self._can_run(s))
+            if not may_queue(ready, sequence.request.caller, self._config.max_waiting):
+                raise Overloaded(f"{ready.total()} requests are waiting already")
         sequence.status.last_step = self.counts.steps
         self.clocks.add(sequence)
         self._waiting.add(sequence)
+        self._shares.enter(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
         """Stop scheduling a sequence until `resume`. Its pages can be found while memory lasts."""
         if sequence.arrival in self._paused or sequence.status.phase is Phase.FINISHED:
             return
         self._take_out(sequence)
+        self._shares.leave(sequence)
         self._paused[sequence.arrival] = (sequence, now_s)
         self.clocks.pause(sequence)
         sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.TURN
@@ -117,6 +129,7 @@ class Scheduler:
             return
         _, since_s = self._paused.pop(sequence.arrival)
         self.clocks.shift(sequence, now_s - since_s)
+        self._shares.enter(sequence)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
         if sequence.status.ended:  # only its audio is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
@@ -129,6 +142,7 @@ class Scheduler:
         self._paused.pop(sequence.arrival, None)
         sequence.status.ended = True  # so that nothing is kept for resuming it
         self._take_out(sequence)
+        self._shares.leave(sequence)
         self.clocks.remove(sequence)
         self._rows.release(sequence)
         status = sequence.status
@@ -166,6 +180,7 @@ class Scheduler:
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
         running = [self._view(s, now_s, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
+        running, waiting, budgets = self._shares.mark(running, waiting, budgets)
         plan = self._policy.plan(running, waiting, budgets)
         if self._shadow is not None:
             difference = compare(plan, self._shadow.plan(running, waiting, budgets))
@@ -173,6 +188,7 @@ class Scheduler:
         admitted = set(plan.admit)
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
+        self._shares.settle(plan, budgets.cost)
         work = self._apply(plan)
         self.memory.flush()
         return work
@@ -215,6 +231,9 @@ class Scheduler:
     def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""
         return sequence.request.continues or self.clocks.knows(sequence)
+
+    def _is_new(self, sequence: Sequence) -> bool:
+        return sequence.status.phase is Phase.WAITING and not self.clocks.knows(sequence)
 
     # -- views -------------------------------------------------------------------------------
     @property
@@ -278,6 +297,8 @@ class Scheduler:
 
         heads = self._waiting.heads(max(0, room) + _PUSHERS, self._can_run, slack_s)
         plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
+        if self._waiting.callers.is_shared:
+            plain = take_turns(plain, self._is_new, self._policy.rank, self._waiting.turns)
         plain.sort(key=lambda pair: self._policy.rank(pair[0]))
         for view, sequence in plain:
             if view.progress.encode_only:
@@ -347,7 +368,7 @@ class Scheduler:
     def _start(self, key: int) -> Sequence | None:
         """Let a sequence run; return it if its codec state must be rebuilt."""
         sequence = self._waiting[key]
-        self._waiting.remove(sequence)
+        self._waiting.start(sequence)
         self._running[key] = sequence
         sequence.status.phase, sequence.status.paused = Phase.PREFILL, None
         if not sequence.request.encode_only:
@@ -384,16 +405,7 @@ class Scheduler:
         if kv.pages:
             known = sequence.num_prompt + len(sequence.emitted)
             whole = min(kv.num_computed, known) // self._page_size
-            if whole > kv.num_published and self._worth_keeping(sequence):
+            if whole > kv.num_published and worth_keeping(sequence, self._speaks):
                 self.memory.publish(self._keys(sequence, whole * self._page_size), kv.pages[:whole])
             self.memory.release(kv.pages)
         kv.pages, kv.num_computed, kv.num_published = [], 0, 0
-
-    def _worth_keeping(self, sequence: Sequence) -> bool:
-        """Whether positions of a log may be requested again.
-
-        Those of a sequence that resumes are. After the end, only entries that became text may be
-        part of another prompt; frames of speech never are.
-        """
-        frames_alone = self._speaks and sequence.tracks is None
-        return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
+from izwi.fair_queue import FairClock
 from izwi.scheduler.plan import Order
 from izwi.sequence import Phase, Sequence
 
 # Steps over which starts are averaged.
 _STARTS_STEPS = 32
+# An answer counts as much as this many positions of a prompt.
+_ANSWER_POSITIONS = 64
 # Sequences that are shown because they have been idle longest, if the order is by priority.
 _OLDEST = 4
 
@@ -25,10 +28,13 @@ class WaitingQueue:
 
     Args:
         order: Of the queues.
+
+    Attributes:
+        callers: The virtual times of the callers whose sequences wait, in positions of prompts.
     """
 
     def __init__(self, order: Order) -> None:
-        self._order = order
+        self._order, self.callers = order, FairClock()
         self._lines: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         self._sequences: dict[int, Sequence] = {}
 
@@ -44,13 +50,25 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence at the place given by the order and its arrival."""
         self._sequences[sequence.arrival] = sequence
+        self.callers.begin(sequence.request.caller)
         insort(self._lines[sequence.request.streams], self._place(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence; do nothing if it does not wait."""
         if self._sequences.pop(sequence.arrival, None) is not None:
+            self.callers.end(sequence.request.caller)
             line = self._lines[sequence.request.streams]
             del line[bisect_left(line, self._place(sequence))]
+
+    def start(self, sequence: Sequence) -> None:
+        """Remove a sequence because it runs, which takes a turn of its caller."""
+        if self.callers.is_shared:
+            self.callers.charge(sequence.request.caller, _work_of(sequence))
+        self.remove(sequence)
+
+    def turns(self, sequences: Iterable[Sequence]) -> list[int]:
+        """Return the order in which waiting sequences have their turns, as indices."""
+        return self.callers.order([(s.request.caller, _work_of(s)) for s in sequences])
 
     def heads(
         self,
@@ -59,6 +77,9 @@ class WaitingQueue:
         slack_s: Callable[[Sequence], float],
     ) -> list[Sequence]:
         """Return the first sequences of each queue that can run, in any order.
+
+        With several callers, those whose turn is next among the sequences that never ran are part
+        of them.
 
         Args:
             count: Maximum for each queue.
@@ -70,6 +91,8 @@ class WaitingQueue:
             ready = filter(can_run, [self._sequences[arrival] for _, arrival in line])
             if len(line) <= count:
                 found += ready
+            elif self.callers.is_shared:
+                found += self._fair_heads(list(ready), count, slack_s)
             elif streams and self._order is Order.SLACK:
                 found += nsmallest(count, ready, key=slack_s)
             else:
@@ -79,6 +102,19 @@ class WaitingQueue:
                     found += nsmallest(_OLDEST, ready, key=lambda s: s.status.last_step)
         return found
 
+    def _fair_heads(
+        self, ready: list[Sequence], count: int, slack_s: Callable[[Sequence], float]
+    ) -> list[Sequence]:
+        if self._order is Order.SLACK:
+            ready.sort(key=slack_s)
+        new = [sequence for sequence in ready if sequence.status.phase is Phase.WAITING]
+        heads = {id(sequence): sequence for sequence in ready[:count]}
+        heads |= {id(new[place]): new[place] for place in self.turns(new)[:count]}
+        if self._order is Order.PRIORITY:
+            oldest = nsmallest(_OLDEST, ready, key=lambda s: s.status.last_step)
+            heads |= {id(sequence): sequence for sequence in oldest}
+        return list(heads.values())
+
     def _place(self, sequence: Sequence) -> tuple[int, int]:
         priority = sequence.request.priority if self._order is Order.PRIORITY else 0
         return -priority, sequence.arrival
@@ -86,6 +122,10 @@ class WaitingQueue:
     def never_started(self) -> Iterable[Sequence]:
         """Return the sequences that have not run yet, in any order."""
         return (s for s in self._sequences.values() if s.status.phase is Phase.WAITING)
+
+
+def _work_of(sequence: Sequence) -> float:
+    return sequence.num_prompt + _ANSWER_POSITIONS
 
 
 class Starts:

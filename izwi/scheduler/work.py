@@ -81,3 +81,13 @@ class Counts:
         self.shadow = add(self.shadow, difference)
         if difference:
             logger.debug("step %d: %s would differ: %s", self.steps, name, difference)
+
+
+def worth_keeping(sequence: Sequence, speaks: bool) -> bool:
+    """Whether positions of a log may be requested again.
+
+    Those of a sequence that resumes are. After the end, only entries that became text may be
+    part of another prompt; frames of speech never are.
+    """
+    frames_alone = speaks and sequence.tracks is None
+    return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)

@@ -16,6 +16,7 @@ import pytest
 from izwi import limited_client
 from izwi.audio.decode import decode_audio
 from izwi.audio.limits import DecodeLimits
+from izwi.callers import current_caller
 from izwi.errors import InvalidAudio, Overloaded, TooLarge
 from izwi_api.services import decoding
 from izwi_api.services.decoding import DecoderPool, InProcess
@@ -45,6 +46,30 @@ def workers(pool):
 async def until_busy(pool):
     await asyncio.to_thread(wait_for, lambda: pool._queue.pool._busy)
     await asyncio.sleep(0.2)
+
+
+async def test_files_of_several_callers_are_decoded_in_turn(pool, tone_wav):
+    """A full queue is full for the caller who filled it."""
+    few = DecoderPool(1)
+    decoded = []
+
+    async def decode(caller, number):
+        current_caller.set(caller)
+        await few.decode(tone_wav(1.0), 16_000, LIMITS)
+        decoded.append((caller, number))
+
+    most = 1 + decoding.MAX_WAITING
+    tasks = [asyncio.create_task(decode("heavy", number)) for number in range(most)]
+    await asyncio.sleep(0)  # all are waiting, and the first one is decoded
+    with pytest.raises(Overloaded):
+        await decode("heavy", most)
+    light = asyncio.create_task(decode("light", 0))
+    await asyncio.gather(light, *tasks)
+    few.stop()
+    assert [number for caller, number in decoded if caller == "heavy"] == list(range(most))
+    # the one that was decoded, and one more of the other caller
+    assert decoded.index(("light", 0)) <= 2
+    assert not few._queue._num_jobs
 
 
 def test_the_worker_imports_no_torch():

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from starlette.responses import PlainTextResponse
 from typer.testing import CliRunner
 
+from izwi.callers import current_caller
 from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi_api.cli.main import app as cli
 from izwi_api.cli.serve import check_exposure
@@ -620,6 +621,24 @@ async def test_a_websocket_shows_its_key_in_the_header_or_as_a_subprotocol():
         assert sent[1]["text"] == "--api-key"
         assert KEY_PROTOCOL not in scope["subprotocols"]
     assert current_usage.get() is None
+
+
+async def test_a_caller_is_a_key_or_without_one_a_connection(tmp_path):
+    async def telling(scope, receive, send):
+        await send({"type": "websocket.send", "text": current_caller.get()})
+
+    async def callers(ring, *, headers=()):
+        app = Auth(telling, ring)
+        clients = (("10.0.0.1", 50_001), ("10.0.0.1", 50_002), ("10.0.0.1", 50_001), None)
+        sent = [(await call(app, headers=headers, client=client))[0] for client in clients]
+        return [messages[0]["text"] for messages in sent]
+
+    keyed = await callers(one_key(), headers=[("authorization", f"Bearer {SECRET}")])
+    assert keyed == ["key --api-key"] * 4
+    one, other, again, unknown = await callers(KeyRing(None))
+    assert one == again != other
+    assert unknown == ""
+    assert current_caller.get() == ""
 
 
 @pytest.mark.parametrize(

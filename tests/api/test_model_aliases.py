@@ -11,6 +11,8 @@ import pytest
 from izwi.errors import InvalidRequest
 from izwi.registry import named
 from izwi_api.http.app import create_app
+from izwi_api.http.keys import add_key
+from izwi_api.http.limits import KeyLimits
 from izwi_api.services.alias_option import parse_aliases
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
@@ -29,6 +31,30 @@ def client(tmp_path_factory):
     app = create_app(engine, FakeRegistry(**models), settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
         yield http
+
+
+def test_requests_at_the_engine_name_their_caller(tmp_path):
+    """Also those whose model has its own name."""
+    asked = []
+
+    class Noting(FakeEngine):
+        def submit_all(self, requests):
+            asked.extend((request.model, request.caller) for request in requests)
+            return super().submit_all(requests)
+
+    engine, models = Noting(), {"tts": FakeSpeech(), "org/asr": FakeTranscription()}
+    path = tmp_path / "keys.toml"
+    keys = [add_key(path, name, KeyLimits()) for name in ("ann", "bob")]
+    settings = Settings(
+        home=tmp_path, model_aliases=ALIASES, access=Access(api_keys_file=path), decode_workers=0
+    )
+    with listening(create_app(engine, FakeRegistry(**models), settings)) as port:
+        for key, model in zip(keys, ("tts-1", "tts"), strict=True):
+            ask = {"model": model, "input": "hi", "voice": "Ann"}
+            head = {"authorization": f"Bearer {key}"}
+            url = f"http://127.0.0.1:{port}/v1/audio/speech"
+            assert httpx.post(url, json=ask, headers=head).status_code == 200
+    assert asked == [("tts", "key ann"), ("tts", "key bob")]
 
 
 def test_aliases_are_listed_with_the_model_behind_them(client):

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from izwi.callers import current_caller
 from izwi.errors import RateLimited
 from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
@@ -89,10 +90,11 @@ class Auth:
                 MutableHeaders(scope=message).update(usage.headers())
             await send(message)
 
-        token = current_usage.set(usage)
+        token, caller = current_usage.set(usage), current_caller.set(_caller(scope, usage))
         try:
             await self._app(scope, receive, with_limits)
         finally:
+            current_caller.reset(caller)
             current_usage.reset(token)
 
     def _check(self, scope: Scope) -> Response | None:
@@ -181,6 +183,13 @@ def _is_free(scope: Scope) -> bool:
         return False
     path: str = scope["path"]
     return path in PROBES or path == _PAGE or path.startswith(_PAGE_FILES)
+
+
+def _caller(scope: Scope, usage: Usage) -> str:
+    """Return who calls: a key, or without one a connection."""
+    if usage.key_name is not None:
+        return f"key {usage.key_name}"
+    return ":".join(map(str, scope.get("client") or ()))
 
 
 def _host_of(origin: str) -> str:

@@ -29,6 +29,8 @@ MEMORY_BYTES = 512 << 20
 TIME_LIMIT_S = 60.0
 # Each waiting file is held in memory.
 MAX_WAITING = 32
+# To decode nothing costs as much as this number of bytes.
+_LEAST_SIZE = 16 << 10
 
 _MAX_BLOCK_BYTES = 4 << 20
 # FFmpeg may leak memory, so a process decodes only so many files.
@@ -184,7 +186,7 @@ class DecoderPool:
         job = _job(content, rate, limits, resampling, self._time_limit_s)
         read = partial(self._spool, rate, limits)
         try:
-            return await self._queue.run(job, read)
+            return await self._queue.run(job, read, _LEAST_SIZE + len(content))
         except JobStopped as error:
             raise InvalidAudio(
                 "the file crashed the decoder, or needs more time or memory than is allowed",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from izwi.callers import current_caller
 from izwi.capability import Capability
 from izwi.engine_client import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
@@ -115,7 +116,7 @@ class AliasedRegistry:
 
 
 class AliasedEngine(ForwardingEngine):
-    """An engine client that resolves aliases in requests.
+    """An engine client that resolves aliases in requests, and notes who asks.
 
     Args:
         engine: The engine that runs the requests.
@@ -135,5 +136,7 @@ class AliasedEngine(ForwardingEngine):
         return self._engine.submit_all([self._named(request) for request in requests])
 
     def _named(self, request: Request) -> Request:
-        name = self._registry.real_name(request.model)
-        return request if name == request.model else replace(request, model=name)
+        name, caller = self._registry.real_name(request.model), current_caller.get()
+        if name == request.model and caller == request.caller:
+            return request
+        return replace(request, model=name, caller=caller)

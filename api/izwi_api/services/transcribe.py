@@ -285,7 +285,7 @@ class _Pieces:
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
         num_first = num_together(self._places)
-        prepared = await compute(self._prepare, self._places[:num_first])
+        prepared = await self._prepare_each(self._places[:num_first])
         later = self._places[num_first:]
         # a key without the quota for all of it is refused before the first text
         self._charge(later)
@@ -310,7 +310,7 @@ class _Pieces:
                 piece.stream.abort()
 
     async def _follow(self, place: tuple[int, int]) -> None:
-        prepared = await compute(self._prepare, [place])
+        prepared = await self._prepare_each([place])
         self._refund([place])  # the engine charges for it at submission
         self._submit(prepared)
 
@@ -322,22 +322,27 @@ class _Pieces:
         if self._usage is not None and places:
             self._usage.refund(heard_s=_seconds(places))
 
-    def _prepare(self, places: list[tuple[int, int]]) -> list[tuple[_Piece, Request | None]]:
-        """Return pieces without streams, each with its request; None if it has no speech."""
-        prepared: list[tuple[_Piece, Request | None]] = []
-        for number, (start, stop) in enumerate(places, self._num_asked):
-            samples = self.ask.samples[start:stop]
-            part = structs.replace(self.ask, samples=samples)
-            name = f"{self._id}-{number}"
-            # also for a piece without speech, because this validates the audio and the options
-            request = self._model.prepare_transcription(name, self._model_name, part)
-            no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
-            piece = _Piece(start, stop, no_speech_prob, None)
-            # one listener for all pieces, so that a full queue does not refuse a later piece
-            again = len(self._places) <= _MAX_AHEAD  # long audio is unlikely to be sent again
-            request = structs.replace(request, listener=self._id, cacheable=again)
-            prepared.append((piece, request if no_speech_prob < 1.0 else None))
-        return prepared
+    async def _prepare_each(
+        self, places: list[tuple[int, int]]
+    ) -> list[tuple[_Piece, Request | None]]:
+        """Prepare pieces one by one, so that other callers have their turn between them."""
+        numbered = enumerate(places, self._num_asked)
+        return [await compute(self._prepare, number, place) for number, place in numbered]
+
+    def _prepare(self, number: int, place: tuple[int, int]) -> tuple[_Piece, Request | None]:
+        """Return a piece without a stream, and its request; None if it has no speech."""
+        start, stop = place
+        samples = self.ask.samples[start:stop]
+        part = structs.replace(self.ask, samples=samples)
+        name = f"{self._id}-{number}"
+        # also for a piece without speech, because this validates the audio and the options
+        request = self._model.prepare_transcription(name, self._model_name, part)
+        no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
+        piece = _Piece(start, stop, no_speech_prob, None)
+        # one listener for all pieces, so that a full queue does not refuse a later piece
+        again = len(self._places) <= _MAX_AHEAD  # long audio is unlikely to be sent again
+        request = structs.replace(request, listener=self._id, cacheable=again)
+        return piece, request if no_speech_prob < 1.0 else None
 
     def _submit(self, prepared: list[tuple[_Piece, Request | None]]) -> None:
         requests = [request for _, request in prepared if request is not None]
