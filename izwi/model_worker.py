@@ -70,12 +70,10 @@ class ModelWorker:
         clock: Callable[[], float],
         device: DeviceShares | None = None,
     ) -> ModelWorker:
-        """Set up a model with its share of the memory; models of a device share `device`."""
+        """Set up a model with its share of the memory; models of one device share `device`."""
         runner = Runner(model, backend, config, budget)
         memory = PagedMemory(
-            runner.num_pages,
-            config.page_size,
-            runner.page_tiers,
+            *(runner.num_pages, config.page_size, runner.page_tiers),
             whole_pages=runner.keeps_trailers,
         )
         scheduler = Scheduler(config, memory, runner.states, runner, device)

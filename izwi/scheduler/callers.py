@@ -4,9 +4,9 @@
   waits for at most one more of each other caller, however many those have (`take_turns`).
 * Of each caller, the request that arrived first is never limited. The others are *excess*, and so
   is everything in a model that one caller alone uses while another has fewer requests elsewhere.
-  While several callers have work, excess work of models that write text takes at most as much time
-  as all other work, so that it doubles the steps of others at most (`DeviceShares`). Speech has
-  playback clocks instead: a stream that is ahead of its listener gives way.
+  While several callers have work, excess work of models that write text takes at most half as much
+  time as all other work (`DeviceShares`). Speech has playback clocks instead: a stream that is
+  ahead of its listener gives way.
 
 With one caller nothing here runs.
 """
@@ -21,7 +21,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from izwi.scheduler.cost import StepCost, StepWork
-from izwi.scheduler.plan import Budgets, Plan, Rank, View
+from izwi.scheduler.plan import EXCESS_SHARE, Budgets, Plan, Rank, View
 from izwi.sequence import Sequence
 
 # What others leave unused is saved for excess work up to this many seconds.
@@ -91,7 +91,7 @@ class DeviceShares:
 
     def ran(self, others_s: float, excess_s: float) -> None:
         """Count the predicted time of a step: of excess work, and of all other work."""
-        self.credit_s = min(self.credit_s + others_s - excess_s, _MAX_CREDIT_S)
+        self.credit_s = min(self.credit_s + EXCESS_SHARE * others_s - excess_s, _MAX_CREDIT_S)
         if others_s:
             self._num_skipped = 0
 

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import StepWork
-from izwi.scheduler.plan import Budgets, Plan, Urgency, View
+from izwi.scheduler.plan import EXCESS_SHARE, Budgets, Plan, Urgency, View
 from izwi.scheduler.playback import FAR_S, URGENT_S, margin_s
 from izwi.scheduler.preemption import slack_order, stuck_of, victims_for
 from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
@@ -181,10 +181,10 @@ def _fill_excess(
 ) -> None:
     """Add excess work: what has a share of the device because others have theirs.
 
-    It takes as long as the work so far, and the credit. With a credit, one prompt may run that
-    takes longer; `DeviceShares` then has a debt.
+    It takes a share of the time of the work so far, and the credit. With a credit, one prompt may
+    run that takes longer; `DeviceShares` then has a debt.
     """
-    limit_s = 2.0 * builder.seconds + max(0.0, budgets.excess_s)
+    limit_s = (1.0 + EXCESS_SHARE) * builder.seconds + max(0.0, budgets.excess_s)
     least_tokens = LEAST_CHUNK_TOKENS if budgets.excess_s > 0.0 else 0
     excess = sorted([view for view in running if view.urgency.excess], key=slack_order)
     for view in excess:

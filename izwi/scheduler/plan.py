@@ -13,6 +13,10 @@ from msgspec.structs import replace
 from izwi.scheduler.cost import StepCost, StepWork
 
 
+# While callers contend, excess work takes at most this share of the time of other work.
+EXCESS_SHARE = 0.5
+
+
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
     """The progress of a sequence, and what it may run next.
 

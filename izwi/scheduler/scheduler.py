@@ -9,7 +9,6 @@ from collections import Counter
 
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
-from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.fair_queue import may_queue
@@ -25,7 +24,7 @@ from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_c
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import Counts, ModelProperties, Work, worth_keeping
+from izwi.scheduler.work import ContentKeys, Counts, ModelProperties, Work, worth_keeping
 from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
 # Waiting sequences that are considered even without room: a policy may make room.
@@ -49,6 +48,7 @@ class Scheduler:
     ):
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
+        self._content = ContentKeys(facts, config.page_size)
         self._speaks = facts.frame_s is not None
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self._policy = POLICIES[config.policy]
@@ -306,27 +306,14 @@ class Scheduler:
                 continue
             # the position that is drawn from must run, even if it was computed before
             needed = sequence.next_drawn
-            found = self.memory.find(self._keys(sequence, needed))
+            found = self.memory.find(self._content.keys(sequence, needed))
             num_computed = min(found.num_positions, needed)
-            rest = self._chain(sequence)[num_computed // self._page_size :]
+            rest = self._content.page_chain(sequence)[num_computed // self._page_size :]
             if rest and (rest[0] in self._in_flight or rest[0] in pending):
                 continue  # a prompt in flight computes its prefix, so it waits for a later step
             pending.update(rest)
             views.append(view.with_prefix(num_computed, self.memory.num_shared_by_others(found)))
         return views
-
-    def _keys(self, sequence: Sequence, count: int) -> list[int]:
-        """Return content keys of the first positions; computes those that are missing."""
-        keys = sequence.kv.keys
-        if len(keys) < count:
-            keys += self._facts.content_keys(sequence, len(keys), count)
-        return keys[:count] if len(keys) > count else keys
-
-    def _chain(self, sequence: Sequence) -> tuple[int, ...]:
-        if sequence.kv.page_chain is None:
-            keys = self._keys(sequence, sequence.request.prompt.num_positions)
-            sequence.kv.page_chain = tuple(page_chain(keys, self._page_size))
-        return sequence.kv.page_chain
 
     # -- executing the plan ------------------------------------------------------------------
     def _apply(self, plan: Plan) -> Work:
@@ -372,11 +359,11 @@ class Scheduler:
         self._running[key] = sequence
         sequence.status.phase, sequence.status.paused = Phase.PREFILL, None
         if not sequence.request.encode_only:
-            keys = self._keys(sequence, sequence.next_drawn)
+            keys = self._content.keys(sequence, sequence.next_drawn)
             kv = sequence.kv
             kv.pages, kv.num_computed = self.memory.claim(keys)
             kv.num_reused, kv.num_published = kv.num_computed, kv.num_computed // self._page_size
-            self._chain(sequence)
+            self._content.page_chain(sequence)
             if sequence.request.cacheable:
                 self._in_flight.start(sequence, kv.num_published)
         if not self._speaks or sequence.request.encode_only:
@@ -406,6 +393,8 @@ class Scheduler:
             known = sequence.num_prompt + len(sequence.emitted)
             whole = min(kv.num_computed, known) // self._page_size
             if whole > kv.num_published and worth_keeping(sequence, self._speaks):
-                self.memory.publish(self._keys(sequence, whole * self._page_size), kv.pages[:whole])
+                self.memory.publish(
+                    self._content.keys(sequence, whole * self._page_size), kv.pages[:whole]
+                )
             self.memory.release(kv.pages)
         kv.pages, kv.num_computed, kv.num_published = [], 0, 0

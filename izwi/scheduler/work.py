@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from izwi.cache.radix import page_chain
 from izwi.model import Row
 from izwi.scheduler.shadow import Difference, add
 from izwi.sequence import Sequence
@@ -36,6 +37,27 @@ class ModelProperties(Protocol):
     def positions_ready(self, sequence: Sequence) -> int:
         """Return how many positions have known inputs, for a sequence with open input."""
         ...
+
+
+class ContentKeys:
+    """Content keys of positions, computed once."""
+
+    def __init__(self, facts: ModelProperties, page_size: int):
+        self._facts, self._page_size = facts, page_size
+
+    def keys(self, sequence: Sequence, count: int) -> list[int]:
+        """Return content keys of the first positions; computes those that are missing."""
+        keys = sequence.kv.keys
+        if len(keys) < count:
+            keys += self._facts.content_keys(sequence, len(keys), count)
+        return keys[:count] if len(keys) > count else keys
+
+    def page_chain(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return a running digest of each whole page of the prompt's keys."""
+        if sequence.kv.page_chain is None:
+            keys = self.keys(sequence, sequence.request.prompt.num_positions)
+            sequence.kv.page_chain = tuple(page_chain(keys, self._page_size))
+        return sequence.kv.page_chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,7 +422,7 @@ def test_pages_of_a_log_are_kept_if_they_may_be_asked_for_again(
     for _ in range(5):
         step(scheduler)
     assert sequence.kv.num_computed == 8
-    keys = [*scheduler._keys(sequence, 8)]
+    keys = [*scheduler._content.keys(sequence, 8)]
     if ended:
         scheduler.end(sequence, Reason.STOP)
     else:
@@ -444,7 +444,7 @@ def test_a_step_ahead_of_the_log_publishes_only_what_is_known() -> None:
     sequence.kv.pages += scheduler.memory.allocate(1)
     sequence.emitted.pop()
     scheduler.pause(sequence, 0.0)
-    assert scheduler.memory.find(scheduler._keys(sequence, 8)).num_positions == 4
+    assert scheduler.memory.find(scheduler._content.keys(sequence, 8)).num_positions == 4
 
 
 def views_of(scheduler: Scheduler) -> list[View]:

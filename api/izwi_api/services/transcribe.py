@@ -73,11 +73,7 @@ class Transcription:
             removed from the text. A space between two pieces belongs to the token after it.
     """
 
-    def __init__(
-        self,
-        model: TranscriptionModel,
-        pieces: _Pieces,
-    ):
+    def __init__(self, model: TranscriptionModel, pieces: _Pieces):
         ask = pieces.ask
         self.samples = ask.samples
         self.duration_s = len(ask.samples) / SAMPLE_RATE
