@@ -2,11 +2,12 @@
 
 * Waiting requests start in the order of start-time fair queueing over their callers: a request
   waits for at most one more of each other caller, however many those have (`take_turns`).
-* Of each caller, the request that arrived first is never limited. The others are *excess*, and so
-  is everything in a model that one caller alone uses while another has fewer requests elsewhere.
-  While several callers have work, excess work of models that write text takes at most half as much
-  time as all other work (`DeviceShares`). Speech has playback clocks instead: a stream that is
-  ahead of its listener gives way.
+* Of each caller, the request that arrived first is never limited, nor are those of live sessions,
+  which have a priority. The others are *excess*, and so is everything in a model that one caller
+  alone uses while another has fewer requests elsewhere. While several callers have work, excess
+  work of models that write text takes at most half as much time as all other work
+  (`DeviceShares`). Speech has playback clocks instead: a stream that is ahead of its listener gives
+  way.
 
 With one caller nothing here runs.
 """
@@ -177,7 +178,8 @@ class ModelShares:
         of = self._counted
         can_run = [v for v in (*running, *waiting) if not v.progress.backpressured]
         contends = self._device.contends(id(self), {of[view.key] for view in can_run})
-        if self._limits and self._device.is_recent:
+        first = {v.key for v in (*running, *waiting) if v.urgency.priority > 0}
+        if self._limits and self._device.is_recent and not first:
             budgets = budgets._replace(prompts_s=_SHORT_PROMPTS_S)
         if not contends:
             return running, waiting, budgets
@@ -185,15 +187,15 @@ class ModelShares:
             self._excess = set()
             return running, waiting, budgets
         callers = {of[view.key] for view in can_run}
-        if len(callers) == 1 and not self._device.is_lightest(*callers):
+        if len(callers) == 1 and not first and not self._device.is_lightest(*callers):
             # all of it delays the models of other callers, so it has steps only while it has credit
             self._excess = set(of)
             return ([], [], budgets) if self._device.skips() else (running, waiting, budgets)
-        first: dict[str, int] = {}
+        earliest: dict[str, int] = {}
         for view in (*sorted(running, key=_key), *waiting):
-            first.setdefault(of[view.key], view.key)
-        earliest = set(first.values())
-        self._excess = {v.key for v in (*running, *waiting) if v.key not in earliest}
+            earliest.setdefault(of[view.key], view.key)
+        first.update(earliest.values())
+        self._excess = {v.key for v in (*running, *waiting) if v.key not in first}
         running, waiting = self._marked(running), self._marked(waiting)
         return running, waiting, budgets._replace(excess_s=self._device.credit_s)
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from izwi.scheduler.cost import StepCost, StepWork
 
-
 # While callers contend, excess work takes at most this share of the time of other work.
 EXCESS_SHARE = 0.5
 

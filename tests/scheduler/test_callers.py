@@ -204,6 +204,21 @@ def test_a_caller_who_cannot_run_stops_no_other_one() -> None:
     assert whole_s[True] <= 1.1 * whole_s[False]
 
 
+def test_live_sessions_are_never_excess() -> None:
+    """Requests with a priority run as if there were one caller, however many theirs has."""
+    num_steps = {}
+    for caller in ("live", "other"):
+        models = Models(2)
+        for number in range(20):
+            models.submit(number, "live", positions=30, encodes=0, priority=1, tokens=10)
+        models.submit(100, caller, model=1, positions=30, encodes=0, tokens=200)
+        models.submit(101, caller, positions=30, encodes=0, tokens=200)
+        models.run(19)
+        assert len(models.ended) == 20
+        num_steps[caller] = models.num_steps
+    assert num_steps["other"] == num_steps["live"]
+
+
 def test_callers_are_counted_until_their_requests_end_or_pause() -> None:
     models = Models()
     shares = models.devices[0].worker.scheduler._shares._device
