@@ -13,14 +13,14 @@ from izwi.callers import current_caller
 from izwi.threads import FairThreads, compute, use_few_threads
 
 
-class Held:
+class Blocked:
     """Threads whose first calls wait until `release`; then all further calls run."""
 
     def __init__(self, num_threads=1):
         self.threads, self.started = FairThreads(num_threads), []
         self._gate, self._entered = threading.Event(), threading.Semaphore(0)
         for _ in range(num_threads):
-            self.submit("holder", "held", self._wait)
+            self.submit("holder", "blocked", self._wait)
             assert self._entered.acquire(timeout=60)
         self.started.clear()
 
@@ -46,51 +46,51 @@ class Held:
 
 
 def test_callers_take_turns_and_the_calls_of_one_are_in_order():
-    held = Held()
+    blocked = Blocked()
     for number in range(6):
-        held.submit("heavy", f"heavy {number}")
-    held.submit("light", "light")
-    assert held.release() == ["heavy 0", "light", *(f"heavy {number}" for number in range(1, 6))]
+        blocked.submit("heavy", f"heavy {number}")
+    blocked.submit("light", "light")
+    assert blocked.release() == ["heavy 0", "light", *(f"heavy {number}" for number in range(1, 6))]
 
 
 def test_a_turn_of_large_work_is_worth_several_of_small_work():
-    held = Held()
+    blocked = Blocked()
     for number in range(3):
-        held.submit("large", f"L{number}", work=30.0)
+        blocked.submit("large", f"L{number}", work=30.0)
     for number in range(6):
-        held.submit("small", f"s{number}", work=10.0)
-    assert held.release() == ["L0", "s0", "s1", "s2", "L1", "s3", "s4", "s5", "L2"]
+        blocked.submit("small", f"s{number}", work=10.0)
+    assert blocked.release() == ["L0", "s0", "s1", "s2", "L1", "s3", "s4", "s5", "L2"]
 
 
 def test_one_caller_is_served_first_come_first_served():
-    held = Held()
+    blocked = Blocked()
     for number in range(50):
-        held.submit("", number)
-    assert held.release() == list(range(50))
+        blocked.submit("", number)
+    assert blocked.release() == list(range(50))
 
 
 def test_results_errors_and_cancelled_calls_reach_the_one_who_called():
-    held = Held(2)
-    fails = held.submit("a", "fails", partial(int, "no number"))
-    left = held.submit("a", "left")
-    works = held.submit("b", "works", lambda: 7)
+    blocked = Blocked(2)
+    fails = blocked.submit("a", "fails", partial(int, "no number"))
+    left = blocked.submit("a", "left")
+    works = blocked.submit("b", "works", lambda: 7)
     assert left.cancel()
-    assert "left" not in held.release()
+    assert "left" not in blocked.release()
     assert works.result(60) == 7
     with pytest.raises(ValueError, match="no number"):
         fails.result(60)
 
 
 def test_the_end_cancels_calls_that_wait():
-    held = Held()
-    waiting = [held.submit(caller, caller) for caller in "ab"]
-    held.threads.shutdown(wait=False, cancel_futures=True)
-    assert held.release() == []
+    blocked = Blocked()
+    waiting = [blocked.submit(caller, caller) for caller in "ab"]
+    blocked.threads.shutdown(wait=False, cancel_futures=True)
+    assert blocked.release() == []
     for future in waiting:
         with pytest.raises(CancelledError):
             future.result(60)
     with pytest.raises(RuntimeError):
-        held.submit("a", "late")
+        blocked.submit("a", "late")
 
 
 async def test_work_of_a_task_is_that_of_its_caller(monkeypatch):

@@ -118,17 +118,9 @@ def _build(
     holders: Sequence[View],
     budgets: Budgets,
 ) -> int | None:
-    """Fill the step with all work that is not excess.
+    """Fill the step with all work that is not excess; `holders` are all that hold pages.
 
-    Args:
-        builder: The step.
-        running: Running sequences.
-        waiting: Waiting sequences.
-        holders: All sequences that hold pages, for preemption.
-        budgets: The budgets of the step.
-
-    Returns:
-        The key of the background sequence whose vocoder work goes first, or None.
+    Returns the key of the background sequence whose vocoder work goes first, or None.
     """
     crowd = _Crowd.of(running, waiting, budgets)
     near = _any_near(crowd.ahead) or _any_near(crowd.patient)

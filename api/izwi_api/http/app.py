@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -79,11 +78,10 @@ def create_app(
     async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
         use_few_threads()
         engine.start()
-        reviewing = asyncio.create_task(sessions.review_keys())
+        sessions.start()
         try:
             yield
         finally:
-            reviewing.cancel()
             await sessions.close()
             changes.stop()
             await engine.stop()
@@ -106,8 +104,7 @@ def create_app(
     services = Services(aliased, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
-    drain = Drain(sessions)
-    changes = ModelChanges(engine, registry, offline=settings.offline)
+    drain, changes = Drain(sessions), ModelChanges(engine, registry, offline=settings.offline)
     begun_s, aliases = int(time.time()), models.aliases
     state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
     set_state(app, state)

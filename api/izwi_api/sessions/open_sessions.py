@@ -98,6 +98,7 @@ class OpenSessions:
         self._names: dict[str, tuple[str | None, Endable]] = {}
         self._calls = shared / "calls" if shared is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reviewing: asyncio.Task[None] | None = None
 
     @contextmanager
     def slot(self, holder: Holder) -> Iterator[Seat]:
@@ -154,8 +155,11 @@ class OpenSessions:
             if limit is not None and not self._seat(seat, limit):
                 session.end(_too_many(limit))
 
-    async def review_keys(self) -> None:
-        """Do `review` at intervals, until cancelled."""
+    def start(self) -> None:
+        """Do `review` at intervals, until `close`."""
+        self._reviewing = asyncio.create_task(self._review_keys())
+
+    async def _review_keys(self) -> None:
         while True:
             await asyncio.sleep(_REVIEW_S)
             self.review()
@@ -215,6 +219,8 @@ class OpenSessions:
 
     async def close(self) -> None:
         """Stop the sessions that belong to no request, and release all slots."""
+        if self._reviewing is not None:
+            self._reviewing.cancel()
         for task in self._tasks:
             task.cancel()
         if self._tasks:  # they close their connections
