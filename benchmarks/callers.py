@@ -137,51 +137,54 @@ class Clips:
         return upload_of(TRANSCRIBER, np.concatenate(parts)[start : start + size])
 
 
-async def _post(client: aiohttp.ClientSession, upload: httpx.Request) -> None:
+async def _post(client: aiohttp.ClientSession, upload: httpx.Request) -> bool:
+    """Transcribe a clip; return False if the server refused it, because too many wait."""
     headers = {"Content-Type": upload.headers["Content-Type"]}
     path = upload.url.path
     async with client.post(path, data=upload.content, headers=headers) as answer:
-        if answer.status != 503:  # the queue was full: it is tried again
+        if answer.status != 503:
             answer.raise_for_status()
         await answer.read()
-    if answer.status == 503:
-        await asyncio.sleep(1.0)
+    return answer.status != 503
 
 
-async def _chat(client: aiohttp.ClientSession, texts: Texts) -> None:
+async def _chat(client: aiohttp.ClientSession, texts: Texts) -> bool:
     body = {"model": CHAT, "max_tokens": _CHAT_TOKENS, "temperature": 0}
     body["messages"] = [{"role": "user", "content": texts.sentence()}]
     async with client.post("/v1/chat/completions", json=body) as answer:
         answer.raise_for_status()
         await answer.read()
+    return True
 
 
 async def measure_beside(
     server: Server, clips: Clips, options: argparse.Namespace, kind: str, busy: int
-) -> list[float]:
+) -> tuple[list[float], int]:
     """Time requests of one key beside transcriptions of the other.
 
     Returns:
-        Seconds that each request took.
+        Seconds that each request took, ascending, and how many of them were refused after that.
     """
     texts = Texts(clips.rng)
-    num_done, taken_s = 0, list[float]()
+    num_done, num_refused, taken_s = 0, 0, list[float]()
 
     async def keep_busy(client: aiohttp.ClientSession) -> None:
         nonlocal num_done
         while True:
-            await _post(client, clips.upload(options.busy_s))
-            num_done += 1
+            if await _post(client, clips.upload(options.busy_s)):
+                num_done += 1
+            else:
+                await asyncio.sleep(1.0)
 
     async with server.client(_BUSY) as heavy, server.client(_OTHER) as light:
-        work: Callable[[], Coroutine[Any, Any, None]]
+        work: Callable[[], Coroutine[Any, Any, bool]]
         if kind == "transcription":
 
-            def work() -> Coroutine[Any, Any, None]:
+            def work() -> Coroutine[Any, Any, bool]:
                 return _post(light, clips.upload(1.0))
         else:
 
-            def work() -> Coroutine[Any, Any, None]:
+            def work() -> Coroutine[Any, Any, bool]:
                 return _chat(light, texts)
 
         tasks = [asyncio.create_task(keep_busy(heavy)) for _ in range(busy)]
@@ -189,7 +192,7 @@ async def measure_beside(
             await asyncio.sleep(options.settle_s if busy else 0.0)
             for _ in range(options.requests):
                 began_s = time.perf_counter()
-                await work()
+                num_refused += not await work()
                 taken_s.append(time.perf_counter() - began_s)
                 await asyncio.sleep(options.pause_s)
         finally:
@@ -200,7 +203,7 @@ async def measure_beside(
         if failed and failed[0] is not None:
             raise failed[0]
     print(f"    {num_done} long clips were transcribed", flush=True)
-    return taken_s
+    return sorted(taken_s), num_refused
 
 
 async def measure(server: Server, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -212,21 +215,19 @@ async def measure(server: Server, options: argparse.Namespace) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     for kind, busy in (("transcription", options.transcriptions), ("chat", options.beside_chat)):
         await measure_beside(server, clips, warm, kind, 0)
-        alone_s = await measure_beside(server, clips, options, kind, 0)
-        for number, of in ((0, alone_s), (busy, None)):
-            taken_s = of or await measure_beside(server, clips, options, kind, number)
-            taken_s = sorted(taken_s)
+        alone_s, _ = await measure_beside(server, clips, options, kind, 0)
+        for number in (0, busy):
+            taken_s, num_refused = alone_s, 0
+            if number:
+                taken_s, num_refused = await measure_beside(server, clips, options, kind, number)
             row = {"request": kind, "beside": number, "ms_p50": _ms(statistics.median(taken_s))}
             row["ms_p95"] = _ms(taken_s[round(0.95 * (len(taken_s) - 1))])
-            row["times_slower_p50"] = round(statistics.median(taken_s) / _median(alone_s), 2)
+            slower = statistics.median(taken_s) / statistics.median(alone_s)
+            row |= {"times_slower_p50": round(slower, 2), "refused": num_refused}
             rows.append(row)
             print("   ", row, flush=True)
             await asyncio.sleep(options.rest_s if number else 0.0)
     return rows
-
-
-def _median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 def _ms(seconds: float) -> float:

@@ -204,6 +204,47 @@ def test_a_caller_who_cannot_run_stops_no_other_one() -> None:
     assert whole_s[True] <= 1.1 * whole_s[False]
 
 
+def test_a_new_caller_takes_the_place_of_excess_work_which_goes_on_later() -> None:
+    models = Models(max_running=8)
+    for number in range(20):
+        models.submit(number, "heavy", tokens=300)
+    for _ in range(20):
+        models.step()
+    before = models.num_steps
+    models.submit(100_000, "light", tokens=LIGHT_TOKENS, **SHORT)
+    models.run(100_000)
+    assert models.num_steps - before <= LIGHT_TOKENS + 10, "no answer of 300 tokens had to end"
+    scheduler = models.devices[0].worker.scheduler
+    assert scheduler.counts.preempted == 1
+    assert 0 in scheduler._running, "the earliest request of a caller keeps its place"
+    models.run()
+    assert len(models.ended) == 21
+
+
+def test_who_arrives_after_a_long_step_of_another_caller_does_not_wait_for_the_next_one() -> None:
+    models = Models()
+    for number in range(200):
+        models.submit(number, "heavy")
+    shares = models.devices[0].worker.scheduler._shares._device
+    models.step()
+    assert shares.credit_s == 0.0, "nothing is counted before a second caller comes"
+    models.submit(100_000, "light", tokens=2, **SHORT)
+    models.run(100_000)
+    began_s = models.now_s
+    models.step()
+    assert shares.credit_s == pytest.approx(-(models.now_s - began_s), rel=0.3)
+
+
+def test_a_debt_is_forgotten_if_the_others_run_nothing() -> None:
+    shares = DeviceShares()
+    shares.ran(0.0, 1.0)
+    assert [shares.skips() for _ in range(5)] == [True] * 4 + [False]
+    shares.ran(0.0, 1.0)
+    for _ in range(9):  # they do use the device
+        assert shares.skips()
+        shares.ran(0.01, 0.0)
+
+
 def test_live_sessions_are_never_excess() -> None:
     """Requests with a priority run as if there were one caller, however many theirs has."""
     num_steps = {}
