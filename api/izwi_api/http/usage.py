@@ -43,14 +43,15 @@ class Usage:
         self,
         key_name: str | None = None,
         meter: Meter | None = None,
-        current_limits: Callable[[], KeyLimits | None] = KeyLimits,
+        current_limits: Callable[[], KeyLimits | None] | None = None,
     ):
         """Start without usage.
 
         Args:
             key_name: The caller's key.
             meter: The meter of that key.
-            current_limits: Returns the key's limits of now; None if it was removed.
+            current_limits: Returns the key's limits of now, or None if it was removed. Without it
+                the key stays as it is.
         """
         self.key_name, self._current_limits = key_name, current_limits
         self.model: str | None = None
@@ -80,7 +81,7 @@ class Usage:
 
     def keeps_access(self) -> bool:
         """Apply changed limits of the key; return whether the key is still valid."""
-        if self._meter is None:
+        if self._meter is None or self._current_limits is None:
             return True
         limits = self._current_limits()
         if limits is not None:
