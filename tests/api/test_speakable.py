@@ -31,6 +31,9 @@ CASES = {
     "| a | b |\n|---|---|\n| 1 | 2 |\nEnd": "End",
     "one\n---\ntwo": "one\ntwo",
     "Hello 👋🏽 world 👩‍💻!": "Hello  world !",
+    "Water is wet.[1] It flows.[2,3][4]": "Water is wet. It flows.",
+    "Water is wet[1](https://a.example/b).": "Water is wet.",
+    "Water is wet【4†source】. Take [2] of x[0].": "Water is wet. Take [2] of x[0].",
     "It is 20 °C.": "It is 20 °C.",
     "2 * 3 * 4 and a_name": "2 * 3 * 4 and a_name",
     "-5 degrees": "-5 degrees",
@@ -47,7 +50,7 @@ def test_cases(text):
 
 MARKS = st.sampled_from(
     ["**", "`", "```", "\n", "\n\n", " ", "# ", "- ", "| ", "[", "](", ")", "https://a.b/c", "1. ",
-     "word", "Sentence. ", "_", "~~~", "---", "👋", "<b>", "é", "*", ".", "\n```\n"]
+     "word", "[1]", "Sentence. ", "_", "~~~", "---", "👋", "<b>", "é", "*", ".", "\n```\n"]
 )  # fmt: skip
 
 

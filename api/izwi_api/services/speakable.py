@@ -1,8 +1,9 @@
 """The spoken form of a chat answer, while it is being written. Pure.
 
 Code blocks, tables and emoji are left out. A link is spoken by its text, a bare address by its
-host. Headings and list items lose their marks and become sentences; emphasis and inline code lose
-theirs. The result depends on the text only, not on how it was split.
+host. The number of a source, "[1]" behind a word or as a link, is left out, too. Headings and list
+items lose their marks and become sentences; emphasis and inline code lose theirs. The result
+depends on the text only, not on how it was split.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _LINK = re.compile(r"!?\[([^\[\]\n]*)\]\(([^()\n]*)\)")
 # As in Markdown, the closing marks are as many as the opening ones, so that a split cannot pair
 # others.
 _CODE = re.compile(r"(?<!`)(`+)(?!`)([^`\n]*)\1(?!`)")
+# The numbers of sources: as links, in lenticular brackets, and behind a word or a mark.
+_SOURCES = re.compile(
+    r"\[\[?\^?\d{1,3}\]?\]\([^()\n]*\)|【[^【】\n]{0,80}】"
+    r"|(?<=[A-Za-z.,;:!?\"')”])(?:\[\^?[1-9]\d{0,2}(?:[,–-] ?[1-9]\d{0,2}){0,9}\])+(?![(\w])"
+)
 _ADDRESS = re.compile(r"<?\b(?:https?://|www\.)[^\s<>\"']+>?")
 _EMPHASIS = re.compile(
     r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|(?<=[.!?,;:])_+(?!\w)"
@@ -132,7 +138,7 @@ def _settled(line: str) -> int:
 
 
 def _plain(text: str) -> str:
-    text = _LINK.sub(lambda link: link[1], text)
+    text = _LINK.sub(lambda link: link[1], _SOURCES.sub("", text))
     text = _CODE.sub(lambda code: code[2], text)
     text = _ADDRESS.sub(_host, text)
     text = _EMPHASIS.sub("", _TAG.sub("", text))

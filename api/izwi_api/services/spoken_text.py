@@ -2,6 +2,8 @@
 
     "Hello [pause:1s] izwi"  ─▶  "Hello ", Pause(1.0), " ee-zwee"
 
+Control characters and terminals' colors are removed first (`izwi.control_characters`).
+
 Pure. A text that arrives in parts gives the same result as the whole text; each part of the result
 is returned as soon as later text cannot change it.
 """
@@ -12,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from izwi.control_characters import ControlFilter
 from izwi.errors import InvalidRequest
 
 MAX_PAUSE_S = 10.0
@@ -87,16 +90,17 @@ class SpokenText:
 
     def __init__(self, pronunciations: Pronunciations):
         self._pronunciations = pronunciations
+        self._controls = ControlFilter()
         self._rest = ""  # unsettled; its first `_num_done` characters are context only
         self._num_done = 0
 
     def write(self, text: str) -> list[str | Pause]:
         """Add text; return what later text cannot change. Raises InvalidRequest: see `Pause`."""
-        return self._take(text, is_all=False)
+        return self._take(self._controls.write(text), is_all=False)
 
     def close(self) -> list[str | Pause]:
         """Return the rest; no text follows."""
-        return self._take("", is_all=True)
+        return self._take(self._controls.close(), is_all=True)
 
     def _take(self, text: str, *, is_all: bool) -> list[str | Pause]:
         self._rest += text
