@@ -10,10 +10,16 @@ import re
 import unicodedata
 from re import Match
 
+from izwi_models.english.citations import without_citations
 from izwi_models.english.dates import DATE_WORDS, say_dates
+from izwi_models.english.money import CODES
 from izwi_models.english.numbers import cardinal, ordinal
+from izwi_models.english.numerals import join_thin_spaces
+from izwi_models.english.phones import CALLS
 from izwi_models.english.quantities import say_quantities
+from izwi_models.english.ranges import say_ranges
 from izwi_models.english.signs import part_names, say_code, say_signs
+from izwi_models.english.units import UNITS
 
 # A point after these does not end a sentence.
 _TITLES = {
@@ -82,6 +88,14 @@ _BARE = {
     "WWI": "World War one",
     "WWII": "World War two",
     "b/c": "because",
+    "vs": "versus",
+    "pp": "pages",
+    "mr": "mister",
+    "mrs": "missus",
+    "dr": "doctor",
+    "thx": "thanks",
+    "pls": "please",
+    "ppl": "people",
 }
 _BEFORE_NUMBER = {
     "min": "minimum",
@@ -92,27 +106,32 @@ _BEFORE_NUMBER = {
     "apt": "apartment",
     "ste": "suite",
     "nos": "numbers",
+    "p": "page",
+    "pp": "pages",
+    "figs": "figures",
 }
 _RULERS = "Louis Henry Elizabeth Charles George James Edward William Richard Philip Benedict"
 _SHARP_NAMES = {"C#": "C sharp", "F#": "F sharp"}
-_SYMBOLS = {
-    "&": " and ",
-    "+": " plus ",
-    "=": " equals ",
-    "@": " at ",
-    "#": " number ",
-    "%": " percent ",
-    "°": " degrees ",
-    "§": " section ",
-    "÷": " divided by ",
-    "×": " times ",
-    "≈": " about ",
-    "≤": " at most ",
-    "≥": " at least ",
-    "→": ", ",
-    "±": " plus or minus ",
-    "√": " square root of ",
-}
+_SYMBOLS = str.maketrans(
+    {
+        "&": " and ",
+        "+": " plus ",
+        "=": " equals ",
+        "@": " at ",
+        "#": " number ",
+        "%": " percent ",
+        "°": " degrees ",
+        "§": " section ",
+        "÷": " divided by ",
+        "×": " times ",
+        "≈": " about ",
+        "≤": " at most ",
+        "≥": " at least ",
+        "→": ", ",
+        "±": " plus or minus ",
+        "√": " square root of ",
+    }
+)
 _SMALL_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -125,11 +144,14 @@ _SMALL_WORDS = frozenset(
 _LONGEST_SPELLED = 3
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50}
 
-_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufe00-\ufe0f\ufeff™®©]")
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff™®©]"
+)
+_ACCENT = re.compile("[\u0300-\u036f]")
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)\S*", re.MULTILINE)
 _BULLETS = re.compile(r"^(?:[ \t]*(?:#{1,6}|>+|[-*•+](?:[ \t]+\[[ xX]\])?)[ \t]+)+", re.MULTILINE)
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[.)][ \t]+", re.MULTILINE)
-_SPACED_RANGE = re.compile(r"(?<=[\d%]) [-–] (?=\d)")
 _DASH = re.compile(r"(?:(?<=\s)|^)-+(?=\s)|-{2,}")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,80})\]\([^)\s]{0,200}\)")
 # a link, or the beginning of one whose last word has not arrived yet
@@ -149,9 +171,11 @@ _LETTERS = re.compile(r"\b(?:[A-Za-z]\.){2,}(?!\w)(?=(\n)?)")
 _TITLE = re.compile(rf"\b({'|'.join(_TITLES)})\.(?=[^\S\n])")
 _ENDING = re.compile(rf"\b({'|'.join(_ENDINGS)})\.(?=(\s+[A-Z]|\n)?)")
 _STREET = re.compile(r"\bSt\.(?= ([A-Z][a-z])?|\n)")
+# A sentence that begins after a street: "on Elm St. It was".
+_STREET_END = re.compile(r"\bSt\.(?= (?:A|An|And|At|But|He|I|In|It|On|She|The|They|We)\b)")
 _BARE_WORD = re.compile(rf"(?<![\w/])({'|'.join(_BARE)})\b(?!\.)")
 _COUNTED_WORD = re.compile(rf"\b({'|'.join(_BEFORE_NUMBER)})\.(?= ?\d)", re.IGNORECASE)
-_CIRCA = re.compile(r"\bc\. ?(?=1\d{3})")
+_CIRCA = re.compile(r"\bc\. ?(?=\d{3,4}\b)")
 _RULER = re.compile(rf"\b({_RULERS.replace(' ', '|')}) (?=[IVX]{{2}})(X?(?:IX|IV|V?I{{0,3}}))\b")
 # "IV", "VI" and "XI" may be something else
 _LONE_ROMAN = re.compile(r"\b(?:I{2,3}|VI{2,3}|IX|XI{2,3}|XIV|XVI{0,3}|XIX)\b")
@@ -160,17 +184,20 @@ _ROMAN_NUMBER = re.compile(
     r"\b((?:[Cc]hapter|[Pp]art|[Ss]ection|[Aa]ct|[Vv]olume|[Ww]orld [Ww]ar|[Pp]hase|[Ll]evel) )"
     r"([IVXL]+)\b"
 )
-_INITIAL = re.compile(r"\b([B-HJ-Z])\.(?= [A-Z])")
+_INITIAL = re.compile(r"(?<![^\s(\"'])([B-HJ-Z])\.(?= [A-Z])")
 _JOINED_LETTERS = re.compile(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b")
 _WITH = re.compile(r"(?<!\S)w/(o)?(?:[^\S\n]|(?=\w))")
 _CAPITALS = re.compile(r"\b([A-Z]{2,})(s)?\b")
+# Words without a vowel are said letter by letter, apart from sounds.
+_LETTERED = re.compile(r"(?<![\w'])(?<!dot )[bcdfghjklmnpqrstvwxz]{2,5}(?![\w'])")
+_SOUNDS = re.compile(r"h+m+|m+h*m*|sh+|ps+t|pf+t?|gr+|br+|z+|ts+k?|bz+t?|nth|th|st|nd|rd|ft")
 _COMPARED = re.compile(r"(?:(?<=\s)|^)([<>])(=?)(?=\s)")
 _HASHTAG = re.compile(r"#(?=[A-Za-z])")
 
 # Words that are read differently, or make the next word so, depending on their neighbour: "5 km",
 # "(555) 123-4567".
 _OPEN = re.compile(
-    r"[\d$£€¥₹₩₿~№]|[-–+<>=(]$|^[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$"
+    r"[\d$£€¥₹₩₿~№]|[-–+<>=(]$|^[(\"']?[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$"
     rf"|<[A-Za-z][\w-]*$|^{_ATTRIBUTE}$"  # a tag that continues
 )
 _OPENERS = (
@@ -181,8 +208,21 @@ _OPENERS = (
     | {"ft", "lb", "lbs", "oz", "hr", "hrs", "min", "sec"}  # with a point after it
     | {"sq", "fl"}
     | {"c", *_BEFORE_NUMBER, *map(str.title, _BEFORE_NUMBER), *_RULERS.split()}
-    | {"CHF", "INR", "CAD", "AUD"}
+    | {*CODES, "Rs", "rs", "zl", "per"}
+    | {word.title() for word in CALLS.split("|")}
+    | set(CALLS.split("|"))
     | {"World", "world", "War", "war", "Phase", "phase", "Level", "level"}
+)
+# Words after a number whose reading, or the number's, depends on the next word: "1493 to 1479 BC".
+_JOINTS = frozenset(
+    ("to", "and", "or", "hundred", "thousand", "million", "billion", "trillion", *UNITS)
+)
+_DIGIT = re.compile(r"[\d½¼¾]")
+_JOINT = re.compile(r"[-–—.,:;!?(/\"']")
+_IN_BRACKETS = re.compile(r"\[[^\[\]\n]{0,80}")
+_IN_TAG = re.compile(
+    rf"<[A-Za-z][\w-]{{0,20}}(?:(?:\s+{_ATTRIBUTE}){{1,20}}\s+|(?:\s+{_ATTRIBUTE}){{0,20}}\s+"
+    r"[\w-]{1,40}=(?:\"[^\"<>]{0,200}|'[^'<>]{0,200}))"
 )
 # A number in a list, "1, 2, 3,". After two others it is read alone: dates have no third.
 _LISTED = re.compile(r"\d{1,15},")
@@ -200,8 +240,9 @@ def say_english(text: str, *, begins_line: bool = True) -> str:
     Returns: Letters, white space and punctuation. Text that is not English stays, without accents.
     """
     text = text.replace("’", "'").replace("‘", "'").replace("№", "No. ")
-    text = say_signs(_UNSEEN.sub("", text))
-    text = unicodedata.normalize("NFKD", text)
+    text = say_signs(join_thin_spaces(_UNSEEN.sub("", text)))
+    if not text.isascii():
+        text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
     text = re.sub(r"[^\S\n]", " ", text)
     text = _without_markup(text, begins_line)
     text = say_code(_SCHEME.sub("", text))
@@ -212,9 +253,8 @@ def say_english(text: str, *, begins_line: bool = True) -> str:
     text = _HASHTAG.sub(" hashtag ", text)
     text = say_quantities(_FILE.sub(" dot ", text))
     text = _COMPARED.sub(_compared, text)
-    for symbol, words in _SYMBOLS.items():
-        text = text.replace(symbol, words)
-    text = part_names(_SNAKE.sub(" ", text))
+    text = part_names(_SNAKE.sub(" ", text.translate(_SYMBOLS)))
+    text = _LETTERED.sub(_spelled, text)
     return re.sub(r" +(?='s\b)", "", _CAPITALS.sub(_read_capitals, text))
 
 
@@ -229,6 +269,22 @@ def settled(text: str) -> int:
     end = len(text)
     if link >= 0 and _OPEN_LINK.match(text, link):
         end = link
+    stop = _settled_before(text, end)
+    while stop and (begun := _begun(text, stop)) is not None:
+        stop = _settled_before(text, begun)
+    return stop
+
+
+def _begun(text: str, stop: int) -> int | None:
+    """Return where brackets or a tag begin in which a place is."""
+    link, tag = text.rfind("[", 0, stop), text.rfind("<", 0, stop)
+    if link >= 0 and _IN_BRACKETS.fullmatch(text, link, stop):
+        return link
+    return tag if tag >= 0 and _IN_TAG.fullmatch(text, tag, stop) else None
+
+
+def _settled_before(text: str, end: int) -> int:
+    """Return the last place up to `end` with white space before it and no open word."""
     stop, after = end, ""
     while stop > end - _LONGEST_OPEN:
         while stop and not text[stop - 1].isspace():
@@ -238,13 +294,18 @@ def settled(text: str) -> int:
         before = text[:stop].rstrip()
         if "\n" in text[len(before) : stop]:
             return stop
-        word = re.split(r"\s", before)[-1]
-        if not word or not _is_open(word):
+        *earlier, word = before[-_LONGEST_OPEN:].rsplit(maxsplit=2) or [""]
+        if not word or not (_is_open(word) or _joins(word, earlier[-1:])):
             return stop
         if _LISTED.fullmatch(after) and _ends_in_list(before):
             return stop
         stop, after = len(before) - len(word), word
     return stop
+
+
+def _joins(word: str, before: list[str]) -> bool:
+    """Whether a word stands between two numbers, or is the unit of one."""
+    return word in _JOINTS and bool(before) and _DIGIT.search(before[0]) is not None
 
 
 def _ends_in_list(text: str) -> bool:
@@ -255,25 +316,27 @@ def _ends_in_list(text: str) -> bool:
 def _is_open(word: str) -> bool:
     plain = unicodedata.normalize("NFKD", word)
     name = plain.rstrip(".,")
-    last = re.split("[-–]", name)[-1]  # a day may follow "Jan-Feb", as it may follow "Feb"
+    last = _JOINT.split(name)[-1]  # a day may follow "Jan-Feb", as it may follow "Feb"
     opens = name in _OPENERS or last in _OPENERS or last.lower() in DATE_WORDS
-    return bool(_OPEN.search(plain)) or opens
+    is_month = last.isalpha() and last.title() in DATE_WORDS
+    return bool(_OPEN.search(plain)) or opens or is_month
 
 
 def _without_markup(text: str, begins_line: bool) -> str:
     first = "" if begins_line else "\0 "  # so that the text cut there does not begin a line
     text = _BULLETS.sub("", _FENCE.sub("", first + text))
     text = _NUMBERED.sub(r"\1, ", text)
-    text = _TAG.sub(" ", _LINK.sub(r"\1", text))
-    text = _SPACED_RANGE.sub(" to ", text)
-    return _DASH.sub(",", text).removeprefix(first)
+    text = _TAG.sub(" ", _LINK.sub(r"\1", without_citations(text)))
+    return _DASH.sub(",", say_ranges(text)).removeprefix(first)
 
 
 def _say_abbreviations(text: str) -> str:
     text = _NUMERO.sub("number ", text)
     for short, words in (*_DOTTED_WORDS.items(), *_SHARP_NAMES.items()):
         text = text.replace(short, words)
-    text = _STREET.sub(lambda m: "Saint" if m[1] else "Street", text)
+    if "St." in text:
+        text = _STREET_END.sub("Street.", text)
+        text = _STREET.sub(lambda m: "Saint" if m[1] else "Street", text)
     text = _CIRCA.sub("circa ", text)
     text = _COUNTED_WORD.sub(_counted_word, text)
     text = _RULER.sub(lambda m: f"{m[1]} the {ordinal(_roman(m[2]))}", text)
@@ -310,6 +373,10 @@ def _url(match: Match[str]) -> str:
     bare = re.sub(r"^(?:(?:https?|ftp)://)?(?:www\.)?", "", url)
     place = re.split(r"[?#]", bare)[0].rstrip("/")
     return _address(place).replace("/", " slash ").replace(":", " colon ") + rest
+
+
+def _spelled(match: Match[str]) -> str:
+    return match[0] if _SOUNDS.fullmatch(match[0]) else " ".join(match[0].upper())
 
 
 def _compared(match: Match[str]) -> str:

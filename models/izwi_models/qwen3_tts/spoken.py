@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 
+from izwi.control_characters import ControlFilter
 from izwi_models.english.text import say_english, settled
 from izwi_models.qwen3_tts.cutting import Part, joined
 
 # Normalized text: words, and runs of all other characters between them.
 _RUN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
+# Accents, quotes and emphasis, which may be inside a word.
+_INSIDE_WORDS = re.compile('[\u0300-\u036f*`"“”„«»]')
+# Everything else that the checkpoint does not know separates words.
+_UNKNOWN = re.compile(r"[^A-Za-z ,.'?!\n-]+")
 # The end of a sentence inside such a run.
 _END = re.compile(r"[.?!][,.?!']*\s|\n")
 
@@ -31,10 +36,11 @@ class SpokenStream:
         self._between = ""  # normalized marks and spaces since the sentence's last letter
         self._started = False  # the sentence has a letter
         self._line_begins = True
+        self._controls = ControlFilter()
 
     def write(self, text: str) -> list[Part]:
         """Add text; return the parts that are now settled. Only a part that ends may be empty."""
-        self._raw += text
+        self._raw += self._controls.write(text)
         stop = settled(self._raw)
         spelled = _spell(self._raw[:stop], self._line_begins)
         self._raw = self._raw[stop:]
@@ -42,7 +48,8 @@ class SpokenStream:
 
     def close(self) -> list[Part]:
         """Return the rest at the end of the text."""
-        spelled, self._raw = _spell(self._raw + "\n", self._line_begins), ""
+        text, self._raw = self._raw + self._controls.close(), ""
+        spelled = _spell(text + "\n", self._line_begins)
         return self._speak(spelled)
 
     def _speak(self, spelled: str) -> list[Part]:
@@ -82,11 +89,13 @@ def _spell(text: str, begins_line: bool) -> str:
     """Normalize text to the letters and marks that the checkpoint knows."""
     text = say_english(text, begins_line=begins_line)
     text = re.sub(r"[;:()\[\]/–—]", ", ", text)
-    return re.sub(r"[^A-Za-z ,.'?!\n-]", "", text)
+    return _UNKNOWN.sub(" ", _INSIDE_WORDS.sub("", text))
 
 
 def _tidy(between: str) -> str:
     """Collapse spaces and runs of marks, and remove spaces before marks."""
+    if between in ("", " "):
+        return between
     between = re.sub(r"\s+", " ", between)
     between = re.sub(r"\s+([,.?!])", r"\1", between)
     return re.sub(r"[,.?!]*?([.?!])[,.?!]*|,{2,}", lambda m: m[1] or ",", between)
