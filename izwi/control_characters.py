@@ -28,7 +28,9 @@ _PRINTABLE = _SEPARATORS | _WINDOWS | _LINE_ENDS
 class ControlFilter:
     """Removes the control characters of a text that arrives in parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_escapes: bool = False) -> None:
+        """Bind whether control characters outside of escape sequences stay."""
+        self._only_escapes = only_escapes
         self._rest = ""  # the beginning of an escape sequence
 
     def write(self, text: str) -> str:
@@ -39,22 +41,22 @@ class ControlFilter:
         begun = _UNFINISHED.search(text)
         if begun is not None:
             text, self._rest = text[: begun.start()], text[begun.start() :]
-        return _clean(text)
+        return self._clean(text)
 
     def close(self) -> str:
         """Return the rest at the end of the text."""
         rest, self._rest = self._rest, ""
-        return "" if re.match(_CSI, rest) else _clean(rest)
+        return "" if re.match(_CSI, rest) else self._clean(rest)
+
+    def _clean(self, text: str) -> str:
+        text = _ESCAPE.sub(_replacement, text)
+        return text if self._only_escapes else text.translate(_PRINTABLE)
 
 
 def without_controls(text: str) -> str:
     """Remove the control characters of a whole text."""
     controls = ControlFilter()
     return controls.write(text) + controls.close()
-
-
-def _clean(text: str) -> str:
-    return _ESCAPE.sub(_replacement, text).translate(_PRINTABLE)
 
 
 def _replacement(match: Match[str]) -> str:

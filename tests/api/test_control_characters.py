@@ -51,7 +51,7 @@ def test_cuts_change_nothing(pieces: list[str], cuts: list[int]) -> None:
 
 def test_every_speech_model_gets_text_without_them() -> None:
     listed = Pronunciations({"izwi": "ee-zwee"})
-    assert spoken_parts("\x1b[1mizwi\x1b[0m\0is[pause:1s]on", listed) == [
+    assert spoken_parts("\x1b[1mizwi\x1b[0m is[pause:1s]on", listed) == [
         "ee-zwee is",
         Pause(1.0),
         "on",

@@ -2,7 +2,7 @@
 
     "Hello [pause:1s] izwi"  ─▶  "Hello ", Pause(1.0), " ee-zwee"
 
-Control characters and terminals' colors are removed first (`izwi.control_characters`).
+Terminals' escape sequences are removed first (`izwi.control_characters`).
 
 Pure. A text that arrives in parts gives the same result as the whole text; each part of the result
 is returned as soon as later text cannot change it.
@@ -90,7 +90,7 @@ class SpokenText:
 
     def __init__(self, pronunciations: Pronunciations):
         self._pronunciations = pronunciations
-        self._controls = ControlFilter()
+        self._controls = ControlFilter(only_escapes=True)
         self._rest = ""  # unsettled; its first `_num_done` characters are context only
         self._num_done = 0
 
