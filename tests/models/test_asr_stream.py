@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from izwi.audio.mel import whisper_log_mel
@@ -375,6 +377,30 @@ def test_stable_text_stays_and_what_is_behind_a_cut_is_not_settled(model):
     finals = [heard for _, heard in done if heard.is_final]
     assert len(finals) > 3
     assert "".join(heard.text for heard in finals) == speaker.text[: len(speaker.text)]
+
+
+@settings(max_examples=6, deadline=None)
+@given(gaps=st.lists(st.floats(0.6, 12.0), min_size=4, max_size=4), leads=st.booleans())
+def test_segments_end_in_pauses_and_stable_text_is_before_them(model, gaps, leads):
+    """Sentences of 3 s between pauses of any length, for a model that takes 8 s."""
+    parts = [np.zeros(round(gaps[0] * 16000) if leads else 0, np.float32)]
+    sentence = np.random.default_rng(0).normal(0.0, 0.1, 3 * 16000).astype(np.float32)
+    said: list[tuple[int, int]] = []
+    for gap in gaps[1:]:
+        start = sum(map(len, parts))
+        said.append((start, start + len(sentence)))
+        parts += [sentence, np.zeros(round(gap * 16000), np.float32)]
+    samples = np.concatenate(parts)
+    speaker = Speaker(len(samples) / 16000)
+    rules = StreamRules(chunk_s=0.4, segment_s=8.0, search_s=1.0)
+    done = steps_of(AsrStream(Words(), model._config.audio, rules), samples, speaker.answer)
+    for (_, before), (_, after) in pairwise(done):
+        if before.segment == after.segment:
+            assert after.text.startswith(before.stable)
+    finals = [heard for _, heard in done if heard.is_final]
+    assert "".join(heard.text for heard in finals) == speaker.text
+    ends = [step.stop for step, _ in done if step.is_final]
+    assert not [end for end in ends for start, stop in said if start < end < stop]
 
 
 def test_text_is_withheld_until_its_language_is_known(model):

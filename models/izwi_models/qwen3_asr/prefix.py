@@ -27,7 +27,8 @@ class StreamRules:
         segment_s: Longest segment. A minute: every step recomputes its text, about 250 tokens,
             which costs a fraction of generating the step's own ten tokens; at the published limit
             of 20 minutes it would be twenty times as much.
-        search_s: A segment ends in silence, at most twice this long before its limit.
+        search_s: A segment without a clear pause ends where it is quietest, at most twice this
+            long before its limit.
     """
 
     chunk_s: float = 2.0

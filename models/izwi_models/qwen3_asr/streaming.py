@@ -24,7 +24,8 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
-from izwi.audio.split import enough_to_cut, split_at_silence
+from izwi.audio.pauses import Float64, frame_levels_db, frame_samples
+from izwi.audio.split import cut_rules
 from izwi.errors import InvalidRequest
 from izwi.input_stream import PartialTranscript
 from izwi.request import EncodeInput
@@ -87,13 +88,15 @@ class AsrStream:
         self.language, self.context = language, context
         self._tokens, self._config, self._rules = tokens, config, rules
         self._limit = int(rules.segment_s * WHISPER_RATE)
-        self._enough = enough_to_cut(WHISPER_RATE, rules.segment_s)
+        self._cuts = cut_rules(WHISPER_RATE, limit_s=rules.segment_s, search_s=rules.search_s)
+        self._enough = self._cuts.enough
         self._pieces: list[Float32] = []
         self._buffered = 0  # samples in the pieces, the segment's first one first
         self._start = 0
         self._is_closed = False
-        self._earliest_cut = self._limit - 2 * int(rules.search_s * WHISPER_RATE)
         self._segment = -1
+        self._levels_db: Float64 = np.zeros(0)  # of the segment's frames of 20 ms
+        self._num_settled: int = 0  # samples whose text was reported as stable: no cut before them
         self._begin_segment(0)
 
     @property
@@ -163,15 +166,10 @@ class AsrStream:
         return replace(heard, stable=_common(self._settled_text(), heard.text))
 
     def _last_step(self) -> StreamStep:
-        rules, samples = self._rules, self._gathered()
-        pieces = split_at_silence(
-            samples[: self._enough],
-            WHISPER_RATE,
-            limit_s=rules.segment_s,
-            search_s=rules.search_s,
-            overrun=False,
-        )
-        stop = pieces[0][1]
+        samples = self._gathered()
+        stop = len(samples)
+        if stop > self._limit:
+            stop = self._cuts.first_cut(samples[: self._enough], self._num_settled)
         self._features.write(samples[self._features.num_samples : stop])
         windows = self._features.all_windows(samples[:stop])
         return self._step(stop, windows, is_final=True)
@@ -204,9 +202,19 @@ class AsrStream:
     def _settled_text(self) -> str:
         """Return the text that no later answer changes, for any later cut of the segment."""
         rules = self._rules
-        heard, answer = self._answer_until(self._earliest_cut)
+        heard, answer = self._answer_until(max(self._num_settled, self._earliest_cut()))
         kept = answer.for_chunk(heard // rules.chunk_samples, rules, self._tokens)
-        return parse_answer(kept, self.language).text if self._has_text(kept) else ""
+        text = parse_answer(kept, self.language).text if self._has_text(kept) else ""
+        if text:
+            self._num_settled = heard
+        return text
+
+    def _earliest_cut(self) -> int:
+        """Return where the segment may be cut, judged by the audio so far; in samples of it."""
+        known = len(self._levels_db) * frame_samples(WHISPER_RATE)
+        levels_db = frame_levels_db(self._gathered()[known : self._enough], WHISPER_RATE)
+        self._levels_db = np.concatenate([self._levels_db, levels_db])
+        return self._cuts.earliest_cut(self._levels_db)
 
     def _has_text(self, raw: str) -> bool:
         return self.language is not None or TEXT_TAG in raw
@@ -221,6 +229,8 @@ class AsrStream:
         self._features = SegmentFeatures(self._config, self._limit)
         self._answers: list[tuple[int, StablePrefix]] = []
         self._asked_chunks = 0
+        self._levels_db = self._levels_db[:0]
+        self._num_settled = 0
 
     def _num_chunks(self, buffered: int) -> int:
         ready = min(buffered - WHISPER_LOOKAHEAD, self._limit)
