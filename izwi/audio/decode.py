@@ -5,9 +5,10 @@ Limits are checked during decoding, on the output: a small file can claim, or re
 
 from __future__ import annotations
 
+import contextlib
 import io
-import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import av
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.audio.downmix import Downmix
 from izwi.audio.file import read_audio_file
 from izwi.audio.limits import DecodeLimits
-from izwi.audio.pcm import mix_down, to_float
+from izwi.audio.ogg import is_ogg, ogg_files
+from izwi.audio.pcm import to_float
 from izwi.audio.resample import Resampler, Resampling, open_resampler
+from izwi.audio.wav import is_wav, wav_files
 from izwi.errors import InvalidAudio, TooLarge
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.
@@ -46,12 +50,13 @@ CODECS = frozenset(
 )
 MAX_RATE = 384_000
 MAX_CHANNELS = 8
-# A WAV writer that cannot seek back writes a size near 2^31 to mean "until the end", or 2^32-1.
-_NEAR_2_31 = range(0x7FFF0000, 0x80000000)
-_UNKNOWN_SIZE = 0xFFFFFFFF
 # Containers that begin or end with their duration. For others it is estimated from a bit rate.
 _TIMED = ("flac", "mov,mp4,m4a,3gp,3g2,mj2", "ogg")
+# FFmpeg gives the last packet of a short Ogg Vorbis file a negative duration, modulo 2^32.
+_WRAPPED = 1 << 31
 _BLOCK_SAMPLES = 1 << 16
+# A track that stays below this is silent: 16 units of 16-bit audio, -66 dBFS.
+_SILENCE_PEAK = 2.0**-11
 _OPTIONS = {"format_whitelist": DEMUXERS, "codec_whitelist": ",".join(sorted(CODECS))}
 # FFmpeg searches 16-bit samples in WAV for other codecs, which takes 10 ms in its usual 5 MB.
 _WAV_OPTIONS = _OPTIONS | {"probesize": "4096"}
@@ -108,13 +113,11 @@ def decode_blocks(
     """
     if not content:
         raise InvalidAudio("the audio file is empty", param="file")
-    _reject_cut_wav(content)
+    spent = _Spent(limits)
     is_silent = True
     try:
-        with _opened(content) as container:
-            _reject_long(container, _first_stream(container), limits)
-        with _opened(content) as container:
-            for block in _joined(_decode_first_stream(container, rate, limits, resampling)):
+        for file in _joined_files(content, limits):
+            for block in _joined(_decode_file(file, rate, spent, resampling)):
                 if not np.isfinite(block).all():
                     raise InvalidAudio("the audio holds samples that are not numbers", param="file")
                 is_silent = False
@@ -129,16 +132,89 @@ def decode_blocks(
         raise InvalidAudio("the audio is empty: its length is zero", param="file")
 
 
+@dataclass(slots=True)
+class _Spent:
+    """What was decoded so far, of all files that were joined to one.
+
+    Attributes:
+        limits: The limits of the whole.
+        seconds: Seconds of audio.
+        num_bytes: Bytes of all channels' samples.
+    """
+
+    limits: DecodeLimits
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+    def add(self, frame: Any) -> None:
+        """Count a frame. Raises TooLarge if a limit is exceeded."""
+        self.seconds += frame.samples / frame.sample_rate
+        self.num_bytes += frame.samples * len(frame.layout.channels) * frame.format.bytes
+        if self.seconds > self.limits.max_audio_s:
+            raise _too_long(self.limits)
+        if self.num_bytes > self.limits.max_decoded_bytes:
+            raise TooLarge(
+                f"the audio decodes to more than {self.limits.max_decoded_bytes} bytes",
+                param="file",
+            )
+
+
+def _joined_files(content: bytes, limits: DecodeLimits) -> Iterator[bytes]:
+    """Yield the files that were joined to one, of those containers that FFmpeg reads one of."""
+    if is_wav(content):
+        return wav_files(content, limits.max_decoded_bytes)
+    return ogg_files(content) if is_ogg(content) else iter((content,))
+
+
+def _decode_file(
+    content: bytes, rate: int, spent: _Spent, resampling: Resampling
+) -> Iterator[Float32]:
+    track = 0
+    with _opened(content) as container:
+        if len(container.streams.audio) > 1:
+            track = _first_track_with_sound(container, spent.limits)
+        else:
+            _reject_long(container, _track(container, track), spent.limits)
+    with _opened(content) as container:
+        yield from _decode_track(container, track, rate, spent, resampling)
+
+
 def _opened(content: bytes) -> Any:
     options = _WAV_OPTIONS if content.startswith(_WAV_BEGINNINGS) else _OPTIONS
     return av.open(io.BytesIO(content), options=options, metadata_errors="ignore")
 
 
-def _first_stream(container: Any) -> Any:
+def _first_track_with_sound(container: Any, limits: DecodeLimits) -> int:
+    """Return the number of the first audio track that is not silent; of the first, if all are."""
+    streams = [stream for stream in container.streams.audio if _is_supported(stream)]
+    if not streams:
+        return 0
+    spent = {stream.index: _Spent(limits) for stream in streams}
+    first: Any = None
+    for packet in container.demux(streams):
+        stream = packet.stream
+        if first is not None and stream.index >= first.index:
+            continue
+        with contextlib.suppress(av.InvalidDataError):
+            for frame in packet.decode():
+                _check_rate(frame)
+                spent[stream.index].add(frame)
+                if np.abs(_channels(frame)).max(initial=0.0) >= _SILENCE_PEAK:
+                    first = stream
+        if first is streams[0]:
+            break
+    return int(container.streams.audio.index(first or streams[0]))
+
+
+def _is_supported(stream: Any) -> bool:
+    return stream.codec_context is not None and stream.codec_context.name in CODECS
+
+
+def _track(container: Any, index: int) -> Any:
     if not container.streams.audio:
         raise InvalidAudio("the file has no audio stream", param="file")
-    stream = container.streams.audio[0]
-    if stream.codec_context is None or stream.codec_context.name not in CODECS:
+    stream = container.streams.audio[index]
+    if not _is_supported(stream):
         raise InvalidAudio("the audio is coded in a way that is not supported", param="file")
     # Threads only help with long video frames, and each costs memory that a forged file could
     # demand.
@@ -154,7 +230,7 @@ def _reject_long(container: Any, stream: Any, limits: DecodeLimits) -> None:
 
     It only rejects files early. Other files are checked again by their decoded samples.
     """
-    too_long = TooLarge(f"the audio is longer than {limits.max_audio_s:g} s", param="file")
+    too_long = _too_long(limits)
     if container.format.name in _TIMED and (container.duration or 0) / 1e6 > limits.max_audio_s:
         raise too_long
     if stream.time_base is None:
@@ -162,37 +238,57 @@ def _reject_long(container: Any, stream: Any, limits: DecodeLimits) -> None:
     limit = limits.max_audio_s / stream.time_base
     duration = 0
     for packet in container.demux(stream):
-        duration += max(0, packet.duration or 0)
+        if 0 < (packet.duration or 0) < _WRAPPED:
+            duration += packet.duration
         if duration > limit:
             raise too_long
 
 
-def _decode_first_stream(
-    container: Any, rate: int, limits: DecodeLimits, resampling: Resampling
+def _too_long(limits: DecodeLimits) -> TooLarge:
+    return TooLarge(f"the audio is longer than {limits.max_audio_s:g} s", param="file")
+
+
+def _decode_track(
+    container: Any, track: int, rate: int, spent: _Spent, resampling: Resampling
 ) -> Iterator[Float32]:
-    stream = _first_stream(container)
-    resampler: Resampler | None = None
-    source_rate = 0
-    num_samples = num_bytes = 0
+    stream = _track(container, track)
+    chain: _ToMono | None = None
+    num_samples = 0
     for frame in _frames(container, stream):
-        if resampler is None:
+        # programmes with inserted advertisements are joined of streams of different rates
+        if chain is None or chain.rate != frame.sample_rate:
+            if chain is not None:
+                yield chain.finish()
             _check_rate(frame)
-            source_rate = int(frame.sample_rate)
-            resampler = open_resampler(resampling, source_rate, rate)
-        elif frame.sample_rate != source_rate:
-            raise InvalidAudio("the sample rate changes within the file", param="file")
+            chain = _ToMono(int(frame.sample_rate), rate, resampling)
         num_samples += frame.samples
-        num_bytes += frame.samples * len(frame.layout.channels) * frame.format.bytes
-        if num_samples > limits.max_audio_s * source_rate:
-            raise TooLarge(f"the audio is longer than {limits.max_audio_s:g} s", param="file")
-        if num_bytes > limits.max_decoded_bytes:
-            raise TooLarge(
-                f"the audio decodes to more than {limits.max_decoded_bytes} bytes", param="file"
-            )
-        yield resampler.write(_mono(frame))
-    if resampler is not None:
+        spent.add(frame)
+        yield chain.write(_channels(frame))
+    if chain is not None:
         _reject_cut_flac(container, stream, num_samples)
-        yield resampler.finish()
+        yield chain.finish()
+
+
+class _ToMono:
+    """Mixes channels and resamples.
+
+    Attributes:
+        rate: Sample rate of the input, Hz.
+    """
+
+    def __init__(self, rate: int, to_rate: int, resampling: Resampling):
+        self.rate = rate
+        self._downmix = Downmix(rate)
+        self._resampler: Resampler = open_resampler(resampling, rate, to_rate)
+
+    def write(self, channels: Float32) -> Float32:
+        """Add (channels, n); return mono samples that are ready."""
+        return self._resampler.write(self._downmix.write(channels))
+
+    def finish(self) -> Float32:
+        """Return the rest."""
+        last = self._resampler.write(self._downmix.finish())
+        return np.concatenate([last, self._resampler.finish()])
 
 
 def _joined(pieces: Iterator[Float32]) -> Iterator[Float32]:
@@ -233,12 +329,12 @@ def _check_rate(shape: Any) -> None:
         raise InvalidAudio(f"{channels} channels are not supported", param="file")
 
 
-def _mono(frame: Any) -> Float32:
+def _channels(frame: Any) -> Float32:
     values = to_float(frame.to_ndarray())  # (channels, n), or (1, n * channels) when interleaved
     channels = len(frame.layout.channels)
     if values.shape[0] != channels:
         values = values.reshape(-1, channels).T
-    return mix_down(values)
+    return values
 
 
 def _reject_forged_flac(stream: Any) -> None:
@@ -264,30 +360,3 @@ def _reject_cut_flac(container: Any, stream: Any, num_samples: int) -> None:
         raise InvalidAudio(
             f"the file is cut off: {num_samples} of {declared} samples are there", param="file"
         )
-
-
-def _reject_cut_wav(content: bytes) -> None:
-    """Compare the size of a WAV's data chunk with the file, because FFmpeg ignores truncation."""
-    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        return
-    (riff_size,) = struct.unpack_from("<I", content, 4)
-    position = 12
-    while position + 8 <= len(content):
-        name, size = struct.unpack_from("<4sI", content, position)
-        position += 8
-        if name == b"data":
-            there = len(content) - position
-            # Both sizes must agree, or the header is wrong.
-            is_open = _is_unknown(size) and _is_unknown(riff_size)
-            if there < size and not is_open:
-                raise InvalidAudio(
-                    f"the file is cut off: {there} of {size} bytes of audio are there",
-                    param="file",
-                )
-            return
-        position += size + size % 2  # chunks are padded to even lengths
-    raise InvalidAudio("the WAV file is cut off before its audio", param="file")
-
-
-def _is_unknown(size: int) -> bool:
-    return size == _UNKNOWN_SIZE or size in _NEAR_2_31

@@ -1,4 +1,4 @@
-"""Convert between float samples and 16-bit PCM bytes, and mix channels. Knows no container."""
+"""Convert between float samples and PCM. Knows no container."""
 
 from __future__ import annotations
 
@@ -33,12 +33,3 @@ def to_float(samples: npt.NDArray[Any]) -> Float32:
         scale = _FULL_SCALE[samples.dtype.str[1:]]
         return (samples / scale).astype(np.float32)
     return samples.astype(np.float32)
-
-
-def mix_down(channels: Float32) -> Float32:
-    """Average (channels, samples) to (samples,) mono."""
-    if channels.shape[0] == 1:
-        only: Float32 = channels[0]
-        return only
-    mono: Float32 = np.mean(channels, axis=0, dtype=np.float32)
-    return mono
