@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from izwi.chat import NO_PARAMETERS
 from izwi_api.http.app import create_app
 from izwi_api.http.keys import add_key
 from izwi_api.http.limits import KeyLimits
@@ -358,6 +359,25 @@ def test_calls(sdk, world, stream, said, content, calls, reason):
     assert json.loads(world.asked[-1].tools) == [TOOL, OTHER]
 
 
+@pytest.mark.parametrize("given", [{}, {"parameters": None}])
+def test_a_function_without_parameters_takes_an_empty_object(sdk, world, given):
+    tool = {"type": "function", "function": {"name": "f", "description": "d"} | given}
+    sdk.create(**user("no call"), tools=[tool])
+    (asked,) = json.loads(world.asked[-1].tools)
+    assert asked["function"].pop("parameters") == NO_PARAMETERS
+    assert asked == {"type": "function", "function": {"name": "f", "description": "d"}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_tag_before_another_is_no_content(sdk, stream):
+    answer = sdk.create(**user(f"<tool_call>\n{CALL}"), tools=[TOOL], stream=stream)
+    if stream:
+        assert not any(piece.choices[0].delta.content for piece in answer)
+    else:
+        assert answer.choices[0].message.content is None
+        assert len(answer.choices[0].message.tool_calls) == 1
+
+
 def test_the_sdk_parses_calls_while_they_are_streamed(sdk):
     with sdk.stream(**user(CALL), tools=[TOOL]) as stream:
         events = [event for event in stream if event.type.startswith("tool_calls")]
@@ -459,8 +479,8 @@ def test_how_it_is_drawn(sdk, world):
 
 
 # -- refusals --------------------------------------------------------------------------------
-TOOL = {"type": "function", "function": {"name": "f"}}
-OTHER = {"type": "function", "function": {"name": "g"}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+OTHER = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
 NAMED = {"type": "function", "function": {"name": "f"}}
 CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}

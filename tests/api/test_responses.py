@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from izwi.chat import ChatMessage, Role
+from izwi.chat import NO_PARAMETERS, ChatMessage, Role
 from izwi.errors import InvalidRequest
 from izwi_api.http.app import create_app
 from izwi_api.services.stored_items import KEPT_S, StoredItems
@@ -119,6 +119,14 @@ def test_a_thought_is_an_item(sdk):
     got = sdk.create(model="chat", input="hello", extra_body={"enable_thinking": True})
     assert [item.type for item in got.output] == ["reasoning", "message"]
     assert (got.output[0].content[0].text, got.output_text) == ("5 long", "hello")
+
+
+@pytest.mark.parametrize("given", [{}, {"parameters": None}])
+def test_a_function_without_parameters_takes_an_empty_object(sdk, world, given):
+    tool = {"type": "function", "name": "f", "strict": False} | given
+    sdk.create(model="chat", input="no call", tools=[tool])
+    (asked,) = json.loads(world.asked[-1].tools)
+    assert asked == {"type": "function", "function": {"name": "f", "parameters": NO_PARAMETERS}}
 
 
 def test_how_it_is_asked(sdk, world):

@@ -137,6 +137,13 @@ def test_a_call_that_must_be(chat):
         assert seen == names
 
 
+def test_a_call_without_parameters_has_an_empty_object(chat):
+    tool = {"type": "function", "function": {"name": "ping"}}
+    for seed in range(3):
+        answer = ask(chat, seed=seed, tools=[tool], tool_choice="required", max_tokens=100)
+        assert {c.function.arguments for c in answer.choices[0].message.tool_calls} == {"{}"}
+
+
 def test_several_calls_that_must_be(chat):
     for seed in range(4):
         choice = ask(chat, seed=seed, tools=[LIGHT, TIMER], tool_choice="required").choices[0]

@@ -108,10 +108,18 @@ ANSWERS = {
     ),
     "nested tags": (
         "<tool_call>\n" + call(),
-        "<tool_call>\n",
+        "",
         [("f", '{"a": 1}')],
         1,
     ),
+    "nested tags around text": (
+        "<tool_call>\nf<tool_call>" + call(),
+        "<tool_call>\nf",
+        [("f", '{"a": 1}')],
+        1,
+    ),
+    "an empty call": ("Well.\n<tool_call>\n</tool_call>", "Well.", [], 0),
+    "tags alone": ("<tool_call>\n<tool_call>\n", "", [], 0),
     "a call in the arguments": (
         '<tool_call>{"name": "f", "arguments": {<tool_call>{"name": "g"}</tool_call>',
         "",

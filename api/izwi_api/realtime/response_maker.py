@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from izwi.capability import Capability
-from izwi.chat import ChatInput, ToolChoice
+from izwi.chat import NO_PARAMETERS, ChatInput, ToolChoice
 from izwi.conversation import ConversationInput
 from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import SpeechInput
@@ -275,7 +275,7 @@ def _chat_input(
                 "function": {
                     "name": tool.name,
                     "description": tool.description or "",
-                    "parameters": tool.parameters or {"type": "object", "properties": {}},
+                    "parameters": tool.parameters or NO_PARAMETERS,
                 },
             }
             for tool in settings.tools

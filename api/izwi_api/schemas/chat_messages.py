@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from izwi.chat import ChatMessage, Role, ToolCall
+from izwi.chat import NO_PARAMETERS, ChatMessage, Role, ToolCall
 
 MAX_TOOLS = 128
 _MAX_CALLS = 128
@@ -200,4 +200,7 @@ def tools_json(tools: list[Tool] | None) -> str:
     """Return tools as JSON for chat templates; empty if there are none."""
     if not tools:
         return ""
-    return json.dumps([tool.model_dump(exclude_none=True) for tool in tools], ensure_ascii=False)
+    dumped = [tool.model_dump(exclude_none=True) for tool in tools]
+    for tool in dumped:
+        tool["function"].setdefault("parameters", NO_PARAMETERS)
+    return json.dumps(dumped, ensure_ascii=False)

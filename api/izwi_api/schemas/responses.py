@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
+from izwi.chat import NO_PARAMETERS, ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
 from izwi_api.schemas.chat_messages import (
@@ -237,6 +237,8 @@ def _tools_json(tools: list[FunctionTool] | None) -> str:
         return ""
     keys = {"type", "strict"}
     functions = [tool.model_dump(exclude_none=True, exclude=keys) for tool in tools]
+    for function in functions:
+        function.setdefault("parameters", NO_PARAMETERS)
     wrapped = [{"type": "function", "function": function} for function in functions]
     return json.dumps(wrapped, ensure_ascii=False)
 

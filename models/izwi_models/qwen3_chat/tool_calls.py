@@ -10,7 +10,7 @@ Once the name is known, arguments are streamed as they are generated. Incomplete
 lose no text:
 
 * The head cannot be parsed (no name, another tag, not JSON): the whole call is content, tags
-  included.
+  included. Tags with nothing between them are no content.
 * The arguments stop being JSON: the JSON before belongs to an incomplete call, the rest is content.
 * The answer ends inside the arguments: they belong to an incomplete call.
 
@@ -76,7 +76,7 @@ class CallReader:
             if self._place is _Place.TEXT:
                 self._content.append(self._pending)
             elif self._place is _Place.CALL and not self._whole_call(self._pending):
-                self._content.append(CALL + self._pending)
+                self._say_call(self._pending)
         self._pending = ""
         return self._taken()
 
@@ -114,6 +114,11 @@ class CallReader:
             self._content.append(text)
             self._trims = False
 
+    def _say_call(self, inside: str, tag: str = "") -> None:
+        """Add a call that is none to the content, unless there is nothing in it."""
+        if inside.strip():
+            self._say(CALL + inside + tag)
+
     def _read_call(self) -> bool:
         end, nested = (self._pending.find(tag, self._searched) for tag in (END_CALL, CALL))
         head = _HEAD.match(self._pending)
@@ -125,7 +130,7 @@ class CallReader:
             self._enter(_Place.ARGUMENTS, self._pending[head.end() :])
             return True
         if nested >= 0 and (end < 0 or nested < end):
-            self._say(CALL + self._pending[:nested])
+            self._say_call(self._pending[:nested])
             self._enter(_Place.CALL, self._pending[nested + len(CALL) :])
             return True
         if end < 0:
@@ -133,7 +138,7 @@ class CallReader:
             return False
         inside, rest = self._pending[:end], self._pending[end + len(END_CALL) :]
         if not self._whole_call(inside):
-            self._say(CALL + inside + END_CALL)
+            self._say_call(inside, END_CALL)
         self._enter(_Place.TEXT, rest)
         return True
 
