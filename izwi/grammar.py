@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
+from izwi.schema_formats import without_describing_formats
 
 MAX_SCHEMA_CHARS = 1 << 16
 # Translating EBNF takes time quadratic in its rules: tens of milliseconds for this many.
@@ -126,7 +127,7 @@ def json_rule(name: str, schema: dict[str, Any], param: str) -> str:
         InvalidRequest: It is too large, or nested too deeply.
     """
     try:
-        spelled = json.dumps(schema | {"x-guidance": _SPACING})
+        spelled = json.dumps(without_describing_formats(schema) | {"x-guidance": _SPACING})
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the JSON schema cannot be read: {error}", param=param) from error
     if len(spelled) > MAX_SCHEMA_CHARS:

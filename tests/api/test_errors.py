@@ -177,6 +177,20 @@ def test_forms_that_are_none(client, tone_wav):
     check(client.post(TRANSCRIPTIONS, content=b"x", headers=broken), 400)
 
 
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/v1/audio/translations"])
+def test_a_file_that_is_sent_as_text_is_named_as_such(client, path):
+    """A part of a form without a filename is a field, whatever it holds."""
+    form = {"model": "org/asr", "file": "RIFF"}
+    boundary = {"content-type": "multipart/form-data; boundary=b"}
+    parts = [
+        f'--b\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in form.items()
+    ]
+    answer = client.post(path, content="".join(parts) + "--b--\r\n", headers=boundary)
+    check(answer, 400, "file")
+    assert "filename" in answer.json()["error"]["message"]
+
+
 def test_paths_and_methods(client):
     answer = client.get(SPEECH)
     check(answer, 405)
@@ -184,6 +198,7 @@ def test_paths_and_methods(client):
     for path in ("/v1/nothing", SPEECH + "/", "//v1/audio/speech", "/page/../app.py"):
         check(client.post(path, json=ASK) if "speech" in path else client.get(path), 404)
     check(client.get("/v1/models/none"), 404, "model", "model_not_found")
+    assert client.get("/v1/models/").json() == client.get("/v1/models").json()
 
 
 def test_a_broken_request_line_does_not_hurt(client, server):

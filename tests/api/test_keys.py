@@ -479,7 +479,9 @@ def test_a_page_elsewhere_may_call_if_it_is_named(guarded):
     assert asked.headers["access-control-allow-origin"] == "https://a.example"
     answer = guarded.client.post(SPEECH, json=ASK, headers=origin | bearer(SECRET))
     assert answer.headers["access-control-allow-origin"] == "https://a.example"
-    assert "x-request-id" in answer.headers["access-control-expose-headers"]
+    exposed = answer.headers["access-control-expose-headers"]
+    assert "x-request-id" in exposed
+    assert "x-izwi-ignored" in exposed
     refused = guarded.client.post(SPEECH, json=ASK, headers=origin)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://a.example"

@@ -44,6 +44,24 @@ def test_every_format(client, audio_format):
         assert container.streams.audio[0].codec_context.channels == 1
 
 
+@pytest.mark.parametrize("stream", [True, False, None])
+@pytest.mark.parametrize("audio_format", ["pcm", "wav", "mp3"])
+def test_a_client_of_another_server_may_ask_for_a_stream(client, stream, audio_format):
+    """vLLM-Omni's and Kokoro-FastAPI's send `stream`; audio is always sent while it is made."""
+    answer = say(client, stream=stream, response_format=audio_format)
+    assert answer.status_code == 200
+    assert answer.headers["transfer-encoding"] == "chunked"
+    assert answer.content == say(client, response_format=audio_format).content
+    events = say(client, stream=stream, response_format=audio_format, stream_format="sse")
+    assert events.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize("stream", ["yes", 1])
+def test_a_stream_that_is_no_truth_value_is_refused(client, stream):
+    answer = say(client, stream=stream)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+
+
 def test_mp3_is_the_default_and_null_asks_for_the_default(client):
     answer = say(client, response_format=None, instructions=None, speed=None)
     assert answer.headers["content-type"] == "audio/mpeg"

@@ -94,6 +94,7 @@ BAD_ITEMS = {
     "blank": ({"input": " "}, "input", None),
     "long": ({"input": "x" * 4097}, "input", None),
     "unknown key": ({"input": "hi", "colour": 1}, "colour", "unknown_parameter"),
+    "a stream": ({"input": "hi", "stream": True}, "stream", "invalid_value"),
     "unknown voice": ({"input": "hi", "voice": "nobody"}, "voice", "voice_not_found"),
     "unknown model": ({"input": "hi", "model": "x"}, "model", "model_not_found"),
     "sse": ({"input": "hi", "stream_format": "sse"}, "stream_format", None),

@@ -154,6 +154,23 @@ def test_several_calls_that_must_be(chat):
                 json.loads(call.function.arguments)
 
 
+def test_formats_that_restrict_no_text_are_taken(chat):
+    """Of OpenAPI and pydantic; other formats that are not supported are still refused."""
+    kinds = {"byte": "string", "binary": "string", "password": "string", "path": "string",
+             "regex": "string", "int32": "integer"}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {f"a_{name}": {"type": kind, "format": name} for name, kind in kinds.items()},
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    assert ask(chat, response_format=wanted, max_tokens=5).choices[0].message.content
+    function = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert ask(chat, tools=[function], tool_choice="required", max_tokens=5).choices
+    schema["properties"]["b"] = {"type": "string", "format": "nonsense"}
+    with pytest.raises(openai.BadRequestError, match="nonsense"):
+        ask(chat, response_format=wanted, max_tokens=5)
+
+
 def test_errors_name_the_field_that_the_caller_wrote(served):
     """Those that are found before a request runs, and those that are found while it runs."""
     for schema in ({"not": {}}, {"$ref": "#"}):

@@ -148,6 +148,8 @@ def test_the_sdk_keeps_consents(api_servers, tone_wav):
     assert sdk.audio.voice_consents.retrieve(made[0].id) == made[0]
     page = sdk.audio.voice_consents.list(limit=2)
     assert (len(page.data), page.has_more) == (2, True)
+    none = sdk.audio.voice_consents.list(limit=0)  # as with stored completions
+    assert (none.data, none.has_more) == ([], True)
     listed = [consent.id for consent in page]  # asks for the pages that follow
     assert listed == sorted((consent.id for consent in made), reverse=True)
     renamed = sdk.audio.voice_consents.update(made[0].id, name="another")
@@ -455,7 +457,7 @@ async def test_disconnect_while_encoding_frees_the_turn(tmp_path, tone_wav):
 
 
 def test_pages_of_consents_that_cannot_be(services):
-    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("after=x", "after")):
+    for query, param in (("limit=-1", "limit"), ("limit=101", "limit"), ("after=x", "after")):
         answer = services.client.get(f"{CONSENTS}?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     empty = services.client.get(CONSENTS).json()

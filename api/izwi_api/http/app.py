@@ -20,6 +20,7 @@ from izwi_api.http.app_state import AppState, set_state
 from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.drain import Drain, Draining
+from izwi_api.http.head import Head
 from izwi_api.http.host_check import HostCheck
 from izwi_api.http.keys import KeyRing
 from izwi_api.http.metrics import CountRequests, EngineFigures, HttpMetrics
@@ -108,6 +109,7 @@ def create_app(
     begun_s, aliases = int(time.time()), models.aliases
     state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
     set_state(app, state)
+    app.add_middleware(Head)
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)
     return _routed(app)
@@ -171,7 +173,7 @@ def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSec
         app.add_middleware(
             CORSMiddleware,
             allow_origins=access.cors_origins,
-            allow_methods=("GET", "POST", "DELETE"),
+            allow_methods=("GET", "HEAD", "POST", "DELETE"),
             allow_headers=("*",),  # the SDK sends a dozen headers of its own
             expose_headers=auth.ANSWER_HEADERS,
         )

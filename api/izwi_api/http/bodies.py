@@ -133,17 +133,18 @@ async def read_raw(request: Request, limit_bytes: int) -> bytes:
     return bytes(content)
 
 
-async def read_form(request: Request, limit_bytes: int) -> Form:
+async def read_form(request: Request, limit_bytes: int, file_field: str = "file") -> Form:
     """Read a multipart form.
 
     Args:
         request: The request to read.
         limit_bytes: Maximum size of its file.
+        file_field: Name of the file's field.
 
     Raises:
         TooLarge: The file is over the limit.
         RequestTimeout: The form did not arrive in time.
-        InvalidRequest: The body is not a multipart form.
+        InvalidRequest: The body is not a multipart form, or the file is sent as text.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise InvalidRequest("the body must be multipart/form-data")
@@ -169,6 +170,10 @@ async def read_form(request: Request, limit_bytes: int) -> Form:
         else:
             fields.setdefault(name.removesuffix("[]"), []).append(value)
     await parsed.close()
+    if file_field in fields and file_field not in files:
+        raise InvalidRequest(
+            f"{file_field!r} must be a file: give its part of the form a filename", param=file_field
+        )
     return Form(fields, files)
 
 

@@ -189,12 +189,13 @@ async def _answer_validation_error(_: Request, error: Exception) -> Response:
 
 def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
     """Return the allowed methods of a path, each of which is a route."""
-    return {
+    methods = {
         method
         for route in routes
         if route.matches(request.scope)[0] is not Match.NONE
         for method in getattr(route, "methods", None) or ()
     }
+    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:

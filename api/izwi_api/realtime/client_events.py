@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from izwi.errors import InvalidRequest, TooLarge
-from izwi_api.realtime.errors import describe
+from izwi.errors import TooLarge
+from izwi_api.realtime.errors import EventError, describe
 
 MAX_APPEND_BYTES = 15 << 20
 MAX_MESSAGE_BYTES = 24 << 20  # the audio in base64, and the rest of the message
@@ -111,11 +111,18 @@ ClientEvent = (
 _DECODER: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
 
 
-class BadEvent(InvalidRequest):
+class BadEvent(EventError):
     """An invalid event, with the id that the client gave it."""
 
-    def __init__(self, message: str, *, param: str | None = None, event_id: str | None = None):
-        super().__init__(message, param=param)
+    def __init__(
+        self,
+        message: str,
+        code: str = "invalid_value",
+        *,
+        param: str | None = None,
+        event_id: str | None = None,
+    ):
+        super().__init__(message, code, param=param)
         self.event_id = event_id
 
 
@@ -133,10 +140,10 @@ def parse_event(text: str | bytes | None) -> ClientEvent:
     try:
         event = _DECODER.decode(text)
     except msgspec.ValidationError as error:
-        message, param = describe(error)
+        message, param, code = describe(error)
         if param is None and "type" in message:
             param = "type"
-        raise BadEvent(message, param=param, event_id=_event_id(text)) from error
+        raise BadEvent(message, code, param=param, event_id=_event_id(text)) from error
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise BadEvent("the event is not valid JSON") from error
     if isinstance(event, InputAudioAppend) and len(event.audio) > MAX_APPEND_BYTES:

@@ -8,16 +8,19 @@ import msgspec
 
 from izwi.errors import InvalidRequest
 
+_UNKNOWN = "Object contains unknown field"
 _FIELD = re.compile(r"(?:missing required|unknown) field `([^`]*)`")
 
 
-def describe(error: msgspec.ValidationError, root: str = "") -> tuple[str, str | None]:
-    """Return an error message for a value, and the path of its key below `root`."""
+def describe(error: msgspec.ValidationError, root: str = "") -> tuple[str, str | None, str]:
+    """Return an error message for a value, the path of its key below `root`, and OpenAI's code."""
     message, _, place = str(error).partition(" - at `$")
     path = root + place.rstrip("`")
     if found := _FIELD.search(message):
         path += f".{found[1][:64]}"
-    return message, path.lstrip(".") or None
+    is_unknown = message.startswith(_UNKNOWN)
+    code = "unknown_parameter" if is_unknown else "invalid_value"
+    return message, path.lstrip(".") or None, code
 
 
 class EventError(InvalidRequest):

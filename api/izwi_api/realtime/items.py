@@ -170,8 +170,8 @@ def parse_item(value: dict[str, Any], wire: WireFormat) -> Item:
     try:
         given = msgspec.convert(value, _MessageIn | _CallIn | _OutputIn)
     except msgspec.ValidationError as error:
-        message, param = describe(error, "item")
-        raise EventError(message, "invalid_value", param=param) from error
+        message, param, code = describe(error, "item")
+        raise EventError(message, code, param=param) from error
     item = Item("message")
     if given.id is not None:
         item.item_id = given.id

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from izwi.errors import InvalidRequest
-from izwi_api.realtime.errors import describe
+from izwi_api.realtime.errors import EventError, describe
 from izwi_api.realtime.formats import FORMATS, WireFormat
 from izwi_api.realtime.playback import LEAST_LEAD_MS, MOST_LEAD_MS, is_lead_ms
 from izwi_api.realtime.turn_rules import Detection, Eagerness, SemanticVad, ServerVad
@@ -314,5 +314,5 @@ def _checked(value: dict[str, Any], kind: type[Settings]) -> Settings:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        message, param = describe(error, "session")
-        raise InvalidRequest(message, param=param) from error
+        message, param, code = describe(error, "session")
+        raise EventError(message, code, param=param) from error

@@ -14,6 +14,7 @@ router = APIRouter()
 _MEMORY = ("weight_bytes", "state_bytes", "graph_bytes", "shared_bytes")
 
 
+@router.get("/v1/models/", include_in_schema=False)
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
     """List the models; `manageable` says whether callers may load, unload and pull models."""

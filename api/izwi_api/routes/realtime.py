@@ -20,7 +20,7 @@ from izwi_api.http.errors import response_to
 from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import Usage, current_usage
-from izwi_api.realtime.errors import describe
+from izwi_api.realtime.errors import EventError, describe
 from izwi_api.realtime.response_maker import check_settings, takes_audio
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import (
@@ -139,8 +139,8 @@ async def create_client_secret(request: Request) -> Response:
     try:
         body = msgspec.convert(value, SecretBody)
     except msgspec.ValidationError as error:
-        message, param = describe(error)
-        raise InvalidRequest(message, param=param) from error
+        message, param, code = describe(error)
+        raise EventError(message, code, param=param) from error
     session = body.session or {"type": "realtime"}
     settings = secret_settings(state.services, session)
     await check_settings(state.services, settings)

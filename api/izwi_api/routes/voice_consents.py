@@ -37,7 +37,7 @@ async def create_consent(request: Request) -> dict[str, object]:
 async def list_consents(
     request: Request,
     after: Annotated[str | None, Query(pattern=_ID)] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Annotated[int, Query(ge=0, le=100)] = 20,
 ) -> dict[str, object]:
     """List the recordings, newest first, in pages."""
     page = services_of(request).voices.consents.page

@@ -29,6 +29,6 @@ async def read_fields(request: Request, file_field: str, settings: Settings) -> 
             raise InvalidRequest(f"{param!r} must be a string", param=param)
         return Form(texts, {})
     try:
-        return await read_form(request, settings.max_reference_bytes)
+        return await read_form(request, settings.max_reference_bytes, file_field)
     except TooLarge as error:
         raise TooLarge(str(error), param=file_field) from error

@@ -59,6 +59,11 @@ class SpeechBody(BaseModel):
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
     speed: float = Field(default=1.0, ge=MIN_SPEED, le=MAX_SPEED)
     stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool | None = Field(
+        default=None,
+        description="taken for clients of other servers; audio is sent while it is made with "
+        "either value, in stream_format",
+    )
 
     # Extensions; the SDK sends them through `extra_body`.
     language: LanguageName | None = None

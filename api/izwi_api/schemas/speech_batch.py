@@ -21,6 +21,7 @@ class BatchItem(SpeechBody):
 
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "wav"
     stream_format: Literal["audio"] = "audio"
+    stream: Literal[False] | None = None
 
 
 class SpeechBatchBody(BatchItem):

@@ -91,6 +91,7 @@ class SessionConfig(SpeechBody):
     input: Literal[""] = ""
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
     stream_format: Literal["audio"] = "audio"
+    stream: Literal[True] | None = None
     stream_audio: bool = True
     audio_encoding: Literal["binary", "base64"] = "binary"
     split_granularity: Granularity = "none"
