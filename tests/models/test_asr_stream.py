@@ -157,6 +157,27 @@ def test_a_settled_prefix_never_gets_shorter():
     assert answer.for_end(5, rules, Words()) == "x" * 25
 
 
+@pytest.mark.parametrize(
+    ("before", "raw", "kept"),
+    [
+        ("close the door", "close the door behind", "close the"),
+        ("close the door", "close the doorderer horber", "close the"),
+        ("close a door", "close the door behind", "close"),
+        ("", "close the door", ""),
+        ("close the door behind you", "close the door", "close the door"),
+    ],
+)
+def test_words_that_one_answer_alone_has_are_not_kept(before, raw, kept):
+    rules = StreamRules(unfixed_tokens=5, is_agreed=True)
+    answer = StablePrefix(raw + "?????", before=before)
+    assert answer.for_chunk(5, rules, Words()) == answer.for_end(5, rules, Words()) == kept
+    assert StablePrefix(raw, "close the d", before).for_chunk(5, rules, Words())[:11] == (
+        "close the d"  # what was given to an answer stays
+    )
+    alone = StreamRules(unfixed_tokens=5)
+    assert answer.for_chunk(5, alone, Words()) == raw
+
+
 # -- features ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("seconds", [0.35, 0.99, 1.0, 7.9, 8.0, 8.01, 17.3])
 def test_a_segment_in_one_go_has_the_features_of_the_whole(model, seconds):
@@ -479,7 +500,7 @@ def test_a_context_that_leaves_no_room_is_too_large(model):
 
 
 def test_segments_fit_the_checkpoint(model):
-    assert model.open_stream()._rules == StreamRules(unfixed_tokens=20)
+    assert model.open_stream()._rules == StreamRules(unfixed_tokens=20, is_agreed=True)
     config = replace(model._config, max_audio_seconds=8.0)
     short = Qwen3ASR(BACKEND.ops, model._weights, config, model._tokenizer, ())
     assert short.open_stream()._rules.segment_s == 8.0

@@ -24,6 +24,8 @@ class StreamRules:
         chunk_s: Seconds of audio between two steps, a multiple of 10 ms.
         unfixed_chunks: Steps at the start of a segment that keep nothing of the previous answer.
         unfixed_tokens: Tokens at the end of an answer that the next one may change.
+        is_agreed: An answer keeps only the words that the one before it had, too. The reference
+            has no such rule; a small model may write words that were not said where audio ends.
         segment_s: Longest segment. A minute: every step recomputes its text, about 250 tokens,
             which costs a fraction of generating the step's own ten tokens; at the published limit
             of 20 minutes it would be twenty times as much.
@@ -34,6 +36,7 @@ class StreamRules:
     chunk_s: float = 2.0
     unfixed_chunks: int = 2
     unfixed_tokens: int = 5
+    is_agreed: bool = False
     segment_s: float = 60.0
     search_s: float = 5.0
 
@@ -62,10 +65,12 @@ class StablePrefix:
     Attributes:
         raw: The last answer, with language and tag.
         settled: The longest prefix that was given to an answer.
+        before: The answer before the last one.
     """
 
     raw: str = ""
     settled: str = ""
+    before: str = ""
 
     def for_chunk(self, chunk: int, rules: StreamRules, tokens: AnswerTokens) -> str:
         """Return the prefix for the step of chunk `chunk`, counted from 0.
@@ -78,7 +83,7 @@ class StablePrefix:
         end = max(0, len(ids) - rules.unfixed_tokens)
         while end and _BROKEN in (prefix := tokens.decode(ids[:end])):
             end -= 1
-        return self._longer(prefix if end else "")
+        return self._longer(self._agreed(prefix, rules) if end else "")
 
     def for_end(self, chunks: int, rules: StreamRules, tokens: AnswerTokens) -> str:
         """Return the prefix for the last step of a segment, after `chunks` whole chunks.
@@ -88,7 +93,21 @@ class StablePrefix:
         if chunks < rules.unfixed_chunks:
             return ""
         ids = tokens.encode(self.raw)
-        return self._longer(tokens.decode(ids[: max(1, len(ids) - rules.unfixed_tokens)]))
+        prefix = tokens.decode(ids[: max(1, len(ids) - rules.unfixed_tokens)])
+        return self._longer(self._agreed(prefix, rules))
+
+    def _agreed(self, prefix: str, rules: StreamRules) -> str:
+        """Return the part of a prefix that the answer before has, too; whole words of it."""
+        if not rules.is_agreed or self.before.startswith(prefix):
+            return prefix
+        return common_prefix(prefix, self.before).rpartition(" ")[0]
 
     def _longer(self, prefix: str) -> str:
         return prefix if len(prefix) >= len(self.settled) else self.settled
+
+
+def common_prefix(first: str, second: str) -> str:
+    """Return the longest text that both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    same = next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return first[:same]

@@ -31,7 +31,12 @@ from izwi.input_stream import PartialTranscript
 from izwi.request import EncodeInput
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
-from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
+from izwi_models.qwen3_asr.prefix import (
+    AnswerTokens,
+    StablePrefix,
+    StreamRules,
+    common_prefix,
+)
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 
 _MIN_CHUNK_SECONDS = 0.2  # shorter chunks would update the text faster than it can be read
@@ -145,7 +150,9 @@ class AsrStream:
 
     def take(self, step: StreamStep, token_ids: Seq[int]) -> PartialTranscript:
         """Add the token ids emitted for the last step, without stop ids; return its transcript."""
-        answer = StablePrefix(step.prefix + self._tokens.decode(token_ids), step.prefix)
+        _, last = self._answer_until(step.stop - step.start)
+        raw = step.prefix + self._tokens.decode(token_ids)
+        answer = StablePrefix(raw, step.prefix, last.raw)
         transcript = parse_answer(answer.raw, self.language)
         heard = PartialTranscript(
             segment=step.segment,
@@ -163,7 +170,8 @@ class AsrStream:
         # tokens before the tag may be the name of the language instead of text
         if not self._has_text(answer.raw):
             return replace(heard, text="", stable="")
-        return replace(heard, stable=_common(self._settled_text(), heard.text))
+        # all of the settled text, unless repetitions were collapsed
+        return replace(heard, stable=common_prefix(self._settled_text(), heard.text))
 
     def _last_step(self) -> StreamStep:
         samples = self._gathered()
@@ -261,14 +269,7 @@ def stream_rules(config: AsrConfig, chunk_s: float | None) -> StreamRules:
     return StreamRules(
         chunk_s=chunk_s,
         unfixed_tokens=_SMALL_UNFIXED_TOKENS if is_small else rules.unfixed_tokens,
+        is_agreed=is_small,
         segment_s=segment_s,
         search_s=min(rules.search_s, segment_s / 8),
     )
-
-
-def _common(prefix: str, text: str) -> str:
-    """Return the common prefix of both: all of `prefix`, unless repetitions were collapsed."""
-    if text.startswith(prefix):
-        return prefix
-    same = next((i for i, (a, b) in enumerate(zip(prefix, text, strict=False)) if a != b), None)
-    return text[: min(len(prefix), len(text)) if same is None else same]
