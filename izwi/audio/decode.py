@@ -172,7 +172,7 @@ def _decode_file(
     track = 0
     with _opened(content) as container:
         if len(container.streams.audio) > 1:
-            track = _first_track_with_sound(container, spent.limits)
+            track = _first_audible_track(container, spent.limits)
         else:
             _reject_long(container, _track(container, track), spent.limits)
     with _opened(content) as container:
@@ -184,7 +184,7 @@ def _opened(content: bytes) -> Any:
     return av.open(io.BytesIO(content), options=options, metadata_errors="ignore")
 
 
-def _first_track_with_sound(container: Any, limits: DecodeLimits) -> int:
+def _first_audible_track(container: Any, limits: DecodeLimits) -> int:
     """Return the number of the first audio track that is not silent; of the first, if all are."""
     streams = [stream for stream in container.streams.audio if _is_supported(stream)]
     if not streams:

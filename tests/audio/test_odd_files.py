@@ -250,7 +250,7 @@ BEEP = np.concatenate([SILENCE[: RATE // 2], tone(0.5)])
     ids=["behind silence", "the first", "the first, after silence", "the third"],
 )
 @pytest.mark.parametrize("container", ["mp4", "matroska"])
-def test_the_first_track_with_sound_is_decoded(tracks, hertz, container):
+def test_the_first_track_that_is_not_silent_is_decoded(tracks, hertz, container):
     assert loudest_hertz(decode_audio(film(tracks, container=container), RATE)) == pytest.approx(
         hertz, abs=2
     )

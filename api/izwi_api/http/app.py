@@ -109,7 +109,6 @@ def create_app(
     begun_s, aliases = int(time.time()), models.aliases
     state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
     set_state(app, state)
-    app.add_middleware(Head)
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)
     return _routed(app)
@@ -158,7 +157,8 @@ def _watch(
 
 
 def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSecrets) -> None:
-    """Add the middleware that authenticates."""
+    """Add the middleware that authenticates, outside the one that answers HEAD."""
+    app.add_middleware(Head)
     ring = KeyRing(access.api_keys_file, access.api_key_digest)
     app.add_middleware(
         auth.Auth,
