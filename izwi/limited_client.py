@@ -293,7 +293,6 @@ class LimitedPool:
         while True:
             process, is_new = self._acquire(call)
             num_starts += is_new
-            was_ready = process.is_ready
             try:
                 return process, process.begin(job)
             except (OSError, EOFError) as error:
@@ -301,7 +300,7 @@ class LimitedPool:
                 if call.has_left:
                     raise JobStopped("its caller has left") from error
                 is_slow = process.is_ready and isinstance(error, TimeoutError)
-                if is_slow or process.is_ready > was_ready:
+                if is_slow or (is_new and process.is_ready):
                     raise JobStopped("the process did not begin the job") from error
                 if num_starts == _MAX_STARTS:
                     raise _no_start(self._kind) from error

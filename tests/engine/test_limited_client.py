@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 
@@ -76,6 +77,14 @@ def test_processes_that_ended_while_idle_are_skipped(pool):
 def test_a_process_that_is_killed_while_it_starts_is_replaced(pool):
     pool.start()
     kill_idle(pool.processes[0])
+    assert pool.run(job(wav(0.1)), kinds_of) == [decode_worker.BLOCK]
+
+
+def test_a_process_that_ended_before_its_first_job_is_replaced(pool):
+    pool.start()
+    (process,) = pool.processes
+    select.select([process._stream], [], [], 60)  # it is ready
+    kill_idle(process)
     assert pool.run(job(wav(0.1)), kinds_of) == [decode_worker.BLOCK]
 
 
