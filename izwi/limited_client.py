@@ -82,6 +82,10 @@ class LimitedJob:
     max_frame_bytes: int = 1 << 16
 
 
+_all = weakref.WeakSet["LimitedProcess"]()
+_all_lock = threading.Lock()
+
+
 class JobStopped(Exception):
     """A job ended without an answer: it crashed its process, or exceeded a limit.
 
@@ -114,6 +118,7 @@ class LimitedProcess:
 
     def __init__(self, kind: ProcessKind):
         self._kind = kind
+        _reap()
         try:
             self._stream, self._process = start_process(kind.module, kind.memory_bytes)
         except OSError as error:
@@ -123,6 +128,8 @@ class LimitedProcess:
         self._num_jobs = 0
         self._is_idle = True
         self.is_ready = False
+        with _all_lock:
+            _all.add(self)
 
     @property
     def pid(self) -> int:
@@ -180,6 +187,10 @@ class LimitedProcess:
     def kill(self) -> None:
         """Make it end. The thread that waits for it notices; any thread may call this."""
         self._process.kill()
+
+    def reap(self) -> None:
+        """Let the system forget the process if it has ended."""
+        self._process.poll()
 
     def exit_code(self) -> int:
         """Make it end, and return its exit code, negative for the signal that ended it."""
@@ -362,6 +373,13 @@ class _Killed(Exception):
 
 def _no_start(kind: ProcessKind) -> IzwiError:
     return IzwiError(f"the process that {kind.purpose} does not start")
+
+
+def _reap() -> None:
+    """Reap processes that ended while idle, of every pool: theirs may have no job for hours."""
+    with _all_lock:
+        for process in _all:
+            process.reap()
 
 
 def _end(stream: socket.socket, process: subprocess.Popen[bytes]) -> None:

@@ -161,6 +161,16 @@ def test_a_process_that_dies_of_a_job_before_it_begins_does_not_die_forever():
     pool.stop()
 
 
+def test_a_process_that_ended_while_idle_is_no_zombie_for_long(pool):
+    other = LimitedPool(DECODERS)
+    pool.start()
+    kill_idle(pool.processes[0])
+    other.start()  # of any kind
+    with pytest.raises(ProcessLookupError):
+        os.kill(pool.processes[0].pid, 0)
+    other.stop()
+
+
 def test_a_process_that_never_starts_is_reported():
     pool = LimitedPool(ProcessKind("izwi.no_such_module", "does nothing", 1 << 29))
     with pytest.raises(IzwiError, match="does nothing does not start"):
