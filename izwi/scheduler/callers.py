@@ -30,7 +30,7 @@ _MAX_CREDIT_S = 0.02
 # Steps that a model skips for others that run nothing.
 _MAX_SKIPPED = 4
 # Steps after callers contended in which prompts stay short, because the other one may come back.
-_REMEMBERED_STEPS = 256
+_REMEMBERED_STEPS = 64
 # Predicted time of such steps; they always have one prompt, or one piece of audio.
 _SHORT_PROMPTS_S = 0.025
 

@@ -162,8 +162,8 @@ def test_a_request_waits_for_a_bound_that_does_not_depend_on_how_much_others_hav
 def test_without_a_second_caller_every_step_is_as_before() -> None:
     def steps(callers: tuple[str, str]) -> list[tuple[str, float]]:
         models = Models()
-        for number in range(70):
-            models.submit(number, callers[number % 2])
+        for number in range(40):
+            models.submit(number, callers[number % 2], tokens=20)
         models.run()
         return list(models.ended.items())
 
