@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import unicodedata
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from izwi.alignment import AlignedWord
@@ -16,7 +19,8 @@ from izwi.errors import InvalidRequest
 from izwi.request import Request
 from izwi_api.cli.main import app
 from izwi_api.http.app import create_app
-from izwi_api.services.subtitles import cut_cues
+from izwi_api.services.subtitles import cue_lines, cut_cues, cut_segments, estimate_words
+from izwi_api.services.transcribe import Segment
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakePrompt, FakeRegistry, FakeTranscription, listening
 
@@ -193,6 +197,50 @@ def test_wide_letters_count_twice_and_nothing_is_lost():
     assert all(len(cue.text) <= 45 for cue in made)  # 42, and punctuation around them
     assert len(made) == 2
     assert all(cue.text.startswith("「") for cue in made)
+
+
+def widths(line):
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+def assert_readable(cues, text):
+    """Each cue is short enough in letters, lines and time, and together they are the text."""
+    for cue in cues:
+        lines = cue_lines(cue.text)
+        assert 1 <= len(lines) <= 2
+        assert all(0 < widths(line) <= 42 for line in lines)
+        assert 0 <= cue.end_s - cue.start_s <= 7.0 + 1e-9
+    assert "".join("".join(cue.text.split()) for cue in cues) == "".join(text.split())
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "Wait.", "x" * 41, "w" * 100, "「你好」，", "3.5", "...", "!" * 50])
+    ),
+    st.sampled_from([0.01, 0.4, 3.0, 9.0]),
+)
+def test_cues_of_any_text_can_be_read(parts, seconds):
+    text = " ".join(parts)
+    if bare(text):
+        assert_readable(cut_cues(text, timed(text, seconds)), text)
+    words = estimate_words(text, 2.0, 2.0 + seconds * len(parts))
+    if words:
+        assert (words[0].start_s, words[-1].end_s) == (2.0, 2.0 + seconds * len(parts))
+        assert_readable(cut_cues(text, words), text)
+    else:
+        assert not any(c.isalnum() for c in text)
+
+
+def test_three_sentences_are_three_cues_with_and_without_word_times():
+    text = "The red house is near the river. The train leaves at seven. Bring an umbrella today."
+    whole, empty = Segment(1.0, 7.7, text, "English", ()), Segment(7.7, 8.1, "", "English", ())
+    apart = [sentence + "." for sentence in text.rstrip(".").split(". ")]
+    for words in (None, [timed(text), []]):
+        assert [cue.text for cue in cut_segments([whole, empty], words)] == apart
+    assert cue_lines(apart[0] + " " + apart[1]) == [
+        "The red house is near the river.",
+        "The train leaves at seven.",
+    ]
 
 
 def run_align(*arguments):

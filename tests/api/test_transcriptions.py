@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -33,11 +35,27 @@ def test_text_srt_and_vtt(client, tone_wav):
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.text == " ".join(["word"] * 11)
     srt = write(client, audio, response_format="srt").text
-    assert srt.startswith("1\n00:00:00,000 --> 00:00:10,000\nword")
-    assert "\n\n2\n00:00:10,000 --> 00:00:11,000\nword\n" in srt
+    # no cue is longer than seven seconds, and no piece of the audio shares one with the next
+    times = re.findall(r"(?m)^(\S+) --> (\S+)$", srt)
+    starts = ["00:00:00,000", "00:00:07,000", "00:00:10,000", "00:00:11,000"]
+    assert times == list(pairwise(starts))
+    assert srt.endswith("\n\n3\n00:00:10,000 --> 00:00:11,000\nword\n\n")
     vtt = write(client, audio, response_format="vtt", prompt="a --> b").text
-    assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:10.000\n")
-    assert vtt.count("-->") == 2
+    assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:0")
+    assert vtt.count("-->") == len(re.findall(r"(?m)^\d\S+ --> \S+$", vtt))
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_subtitles_beside_the_text(client, tone_wav, stream):
+    fields = {"timestamp_granularities[]": "cue", "response_format": "verbose_json"}
+    answer = write(client, tone_wav(11.0), stream=stream, **fields)
+    last = json.loads(answer.text.rpartition("data: ")[2]) if stream == "true" else answer.json()
+    assert last["cues"] == [
+        {"start": 0.0, "end": 7.0, "text": " ".join(["word"] * 7)},
+        {"start": 7.0, "end": 10.0, "text": "word word word"},
+        {"start": 10.0, "end": 11.0, "text": "word"},
+    ]
+    assert "words" not in last
 
 
 def test_tokens_may_be_bounded(client, tone_wav):

@@ -181,14 +181,15 @@ def _transcript_writer(
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
     """Return the output for an input, with a line break at the end."""
     from izwi_api.schemas.transcription import srt, vtt
+    from izwi_api.services.subtitles import cut_segments
 
     match text_format:
         case Format.TEXT:
             return f"{transcript.text}\n" if name is None else f"{name}: {transcript.text}\n"
         case Format.SRT:
-            return srt(transcript.segments)
+            return srt(cut_segments(transcript.segments, None))
         case Format.VTT:
-            return vtt(transcript.segments)
+            return vtt(cut_segments(transcript.segments, None))
     fields: dict[str, object] = {} if name is None else {"file": name}
     fields |= {
         "text": transcript.text,

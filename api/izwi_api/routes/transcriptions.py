@@ -32,8 +32,8 @@ from izwi_api.schemas.transcription import (
 )
 from izwi_api.services.align import Aligner, find_aligner
 from izwi_api.services.context import Services
-from izwi_api.services.subtitles import Cue, cut_cues
-from izwi_api.services.transcribe import SAMPLE_RATE, Segment, Transcription, open_transcription
+from izwi_api.services.subtitles import cut_segments
+from izwi_api.services.transcribe import SAMPLE_RATE, Transcription, open_transcription
 
 router = APIRouter(route_class=PlainRoute)
 
@@ -103,7 +103,7 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     """Return the aligner: required for word times, optional for subtitles."""
-    if not fields.with_words and not fields.is_subtitle:
+    if not fields.with_words and not fields.with_cues and not fields.is_subtitle:
         return None
     try:
         return find_aligner(services.engine, services.registry)
@@ -131,16 +131,6 @@ async def _words(
     return await aligner.align_segments(transcription.samples, transcription.segments)
 
 
-def _subtitles(
-    transcription: Transcription, words: list[list[AlignedWord]] | None
-) -> list[Segment] | list[Cue]:
-    """Return the segments as transcribed, or, if words have times, cut for subtitles."""
-    if words is None:
-        return transcription.segments
-    pairs = zip(transcription.segments, words, strict=True)
-    return [cue for segment, group in pairs for cue in cut_cues(segment.text, group)]
-
-
 def _whole(
     transcription: Transcription,
     fields: TranscriptionForm,
@@ -150,17 +140,27 @@ def _whole(
         case "text":
             return PlainTextResponse(transcription.text)
         case "srt":
-            return Response(
-                srt(_subtitles(transcription, words)), media_type="application/x-subrip"
-            )
+            cues = cut_segments(transcription.segments, words)
+            return Response(srt(cues), media_type="application/x-subrip")
         case "vtt":
-            return Response(vtt(_subtitles(transcription, words)), media_type="text/vtt")
+            cues = cut_segments(transcription.segments, words)
+            return Response(vtt(cues), media_type="text/vtt")
         case "verbose_json":
-            said = None if words is None else chain.from_iterable(words)
-            return JSONResponse(verbose_json(transcription, fields, said))
+            return JSONResponse(_verbose(transcription, fields, words))
         case "json":
             answer = {"text": transcription.text, "usage": usage_of(transcription)}
             return JSONResponse(answer | extras_json(transcription, fields))
+
+
+def _verbose(
+    transcription: Transcription,
+    fields: TranscriptionForm,
+    words: list[list[AlignedWord]] | None,
+) -> dict[str, object]:
+    cues = cut_segments(transcription.segments, words) if fields.with_cues else ()
+    is_listed = words is not None and fields.with_words
+    said = chain.from_iterable(words or ()) if is_listed else None
+    return verbose_json(transcription, fields, said, cues)
 
 
 class _StreamEvents:
@@ -208,8 +208,7 @@ class _StreamEvents:
         transcription, fields = self._transcription, self._fields
         last: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
         if fields.response_format == "verbose_json":
-            said = None if words is None else chain.from_iterable(words)
-            last |= verbose_json(transcription, fields, said)
+            last |= _verbose(transcription, fields, words)
         last["usage"] = usage_of(transcription)
         return event(last | extras_json(transcription, fields))
 

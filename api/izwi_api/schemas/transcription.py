@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -15,6 +15,7 @@ from izwi.errors import InvalidRequest
 from izwi_api.http.bodies import Form
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.languages import LanguageName
+from izwi_api.services.subtitles import Cue, Timed, cue_lines
 from izwi_api.services.text_tokens import TextToken
 from izwi_api.services.transcribe import Transcription
 
@@ -60,7 +61,7 @@ class TranscriptionForm(BaseModel):
     prompt: str = Field(default="", max_length=4096)
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
-    timestamp_granularities: list[Literal["segment", "word"]] = []
+    timestamp_granularities: list[Literal["segment", "word", "cue"]] = []
     include: list[Literal["logprobs"]] = []
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
     chunking_strategy: Literal["auto"] | ServerVad | None = None
@@ -99,6 +100,11 @@ class TranscriptionForm(BaseModel):
     def with_words(self) -> bool:
         """Return whether word timestamps are requested."""
         return "word" in self.timestamp_granularities
+
+    @property
+    def with_cues(self) -> bool:
+        """Return whether subtitles are requested beside the text."""
+        return "cue" in self.timestamp_granularities
 
     @property
     def is_subtitle(self) -> bool:
@@ -173,13 +179,15 @@ def verbose_json(
     transcription: Transcription,
     fields: TranscriptionForm,
     words: Iterable[AlignedWord] | None = None,
+    cues: Sequence[Cue] = (),
 ) -> dict[str, object]:
-    """Return the response with segments, words or both.
+    """Return the response with segments, words, subtitles or several of them.
 
     Args:
         transcription: The complete transcription.
         fields: The request.
         words: All words with their times; None if not requested.
+        cues: Subtitles, if requested.
     """
     answer: dict[str, object] = {
         "task": "transcribe",
@@ -191,6 +199,10 @@ def verbose_json(
         answer["segments"] = _segments_json(transcription, fields.temperature)
     if words is not None:
         answer["words"] = [word_json(word) for word in words]
+    if fields.with_cues:
+        answer["cues"] = [
+            {"start": cue.start_s, "end": cue.end_s, "text": _cue_text(cue)} for cue in cues
+        ]
     return answer | {"usage": {"type": "duration", "seconds": transcription.duration_s}}
 
 
@@ -217,25 +229,6 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
         }
         for index, segment in enumerate(transcription.segments)
     ]
-
-
-class Timed(Protocol):
-    """Text with a start and an end: a segment or a subtitle."""
-
-    @property
-    def start_s(self) -> float:
-        """Return the start in seconds."""
-        ...
-
-    @property
-    def end_s(self) -> float:
-        """Return the end in seconds."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """Return the text."""
-        ...
 
 
 def srt(segments: Sequence[Timed]) -> str:
@@ -277,4 +270,4 @@ def _clock(seconds: float, mark: str) -> str:
 
 def _cue_text(segment: Timed) -> str:
     # An arrow in speech would read as a timing line, an empty line as the cue's end.
-    return " ".join(segment.text.replace("-->", "->").split())
+    return "\n".join(cue_lines(segment.text.replace("-->", "->")))
