@@ -14,6 +14,7 @@ import pytest
 from izwi.audio.encode import stream_encoder, wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.http.app import create_app
+from izwi_api.routes.realtime_calls import has_webrtc
 from izwi_models.lfm2_audio import loader
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from tests.api.conftest import listening, wait_for
@@ -70,7 +71,10 @@ def refusal(ask, **asked) -> tuple[int, str | None]:
 
 # -- what is listed --------------------------------------------------------------------------
 def test_what_it_does_and_its_voices_are_listed(served, client):
-    models = httpx.get(f"{served[0]}/v1/models").json()["data"]
+    listed = httpx.get(f"{served[0]}/v1/models").json()
+    assert listed["webrtc"] is has_webrtc()
+    models = listed["data"]
+    assert {tuple(model["languages"]) for model in models} == {("English",)}
     able = ["conversation", "speech", "transcription", "chat"]
     assert [(m["id"], m["task"], m["capabilities"]) for m in models] == [
         (name, "conversation", able) for name in ("newer", "older", "calm")

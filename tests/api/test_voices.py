@@ -113,6 +113,27 @@ def say(client, voice, model="tts"):
     return client.post(SPEECH, json={"model": model, "input": "hi", "voice": voice})
 
 
+def test_a_clip_is_checked_before_a_voice_is_made(services, tone_wav):
+    def report(file):
+        return services.client.post(f"{VOICES}/check", files={"audio_sample": ("a.wav", file)})
+
+    good = report(tone_wav(3.0)).json()
+    assert (good["duration"], good["speech"]) == (3.0, 3.0)
+    assert good["level_dbfs"] < 0
+    short = report(tone_wav(1.5)).json()
+    assert short["faults"][0]["name"] == "length"
+    assert "2 s" in short["faults"][0]["message"]
+    check(report(tone_wav(0.6)), 400, "audio_too_short", "audio_sample")
+    check(report(b"nothing"), 400, "invalid_audio", "audio_sample")
+    # nothing was stored, and nothing ran
+    assert services.client.get(VOICES).json()["uploaded_voices"] == []
+
+
+def test_no_voice_is_made_from_less_than_a_second(services, upload, tone_wav, tmp_path):
+    check(upload(services.client, file=tone_wav(0.6)), 400, "audio_too_short", "audio_sample")
+    assert left_in(tmp_path) == []
+
+
 def test_the_sdk_makes_speaks_with_and_deletes_a_voice(services, tone_wav):
     sdk = services.sdk
     file = ("a.wav", io.BytesIO(tone_wav(2.0)))

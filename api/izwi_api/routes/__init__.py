@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from izwi_api.routes import (
     alignments,
     chat,
+    conversions,
     generate,
     health,
     metrics,
@@ -35,6 +36,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     transcription_stream.router,
     translations.router,
     alignments.router,
+    conversions.router,
     chat.router,
     stored_completions.router,
     responses.router,

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse
 
 from izwi_api.http.app_state import state_of
 from izwi_api.http.errors import error_body
+from izwi_api.routes.realtime_calls import has_webrtc
 
 router = APIRouter()
 
@@ -17,10 +18,18 @@ _MEMORY = ("weight_bytes", "state_bytes", "graph_bytes", "shared_bytes")
 @router.get("/v1/models/", include_in_schema=False)
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
-    """List the models; `manageable` says whether callers may load, unload and pull models."""
-    entries = [_entry(request, name) for name in _names(request)]
+    """List the models, and what the server offers.
+
+    `manageable` says whether callers may load, unload and pull models, `webrtc` whether live
+    sessions may use WebRTC.
+    """
     manageable = state_of(request).services.settings.manage_models
-    return {"object": "list", "data": entries, "manageable": manageable}
+    return {
+        "object": "list",
+        "data": [_entry(request, name) for name in _names(request)],
+        "manageable": manageable,
+        "webrtc": has_webrtc(),
+    }
 
 
 @router.get("/v1/audio/models")
@@ -55,18 +64,25 @@ def _names(request: Request) -> list[str]:
 
 
 def _entry(request: Request, name: str) -> dict[str, object]:
-    """Describe a model by name or alias; `root` is its name, `task` its main purpose."""
+    """Describe a model by name or alias.
+
+    `root` is its name, `task` its main purpose, `languages` the names of those that it speaks or
+    understands; empty if it does not list them.
+    """
     state = state_of(request)
-    figures = state.services.engine.load.get(state.aliases().get(name, name), {})
-    able = [capability.value for capability in state.services.registry.model(name).capabilities]
+    name_of = state.aliases().get(name, name)
+    figures = state.services.engine.load.get(name_of, {})
+    model = state.services.registry.model(name)
+    able = [capability.value for capability in model.capabilities]
     return {
         "id": name,
         "object": "model",
         "created": state.started_at,
         "owned_by": "izwi",
-        "root": state.aliases().get(name, name),
+        "root": name_of,
         "task": able[0],
         "capabilities": able,
+        "languages": list(getattr(model, "languages", ())),
         "memory": {part: int(figures[part]) for part in _MEMORY if part in figures}
         | {"kv_bytes": int(figures.get("pages", 0) * figures.get("page_bytes", 0))},
     }

@@ -54,10 +54,15 @@ _BODY: dict[str, Any] = {
 }
 
 
+def has_webrtc() -> bool:
+    """Whether this server can talk over WebRTC: whether aiortc is installed."""
+    return find_spec("aiortc") is not None
+
+
 @router.post("/v1/realtime/calls", openapi_extra=_BODY, status_code=201, response_class=Response)
 async def call(request: Request) -> Response:
     """Start a live session over WebRTC; the response is an SDP answer."""
-    if find_spec("aiortc") is None:
+    if not has_webrtc():
         message = "this server has no WebRTC: install izwi[webrtc], or use the WebSocket"
         raise InvalidRequest(message)
     from izwi_api.realtime.webrtc import Call, SpeakerTrack

@@ -10,20 +10,28 @@ from starlette.responses import Response
 from izwi.capability import Capability
 from izwi.errors import ConsentNotFound, InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import TranscriptionInput
+from izwi.threads import compute
 from izwi_api.http.app_state import services_of
-from izwi_api.http.bodies import Form
+from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.live_response import unless_left
 from izwi_api.routes.voice_forms import read_fields
 from izwi_api.schemas.openapi import answers, form_body, json_body
-from izwi_api.schemas.voices import PromptVoiceBody, SampleVoiceBody, stored_entry
+from izwi_api.schemas.voices import (
+    ClipBody,
+    PromptVoiceBody,
+    SampleVoiceBody,
+    clip_report,
+    stored_entry,
+)
 from izwi_api.services.context import Services
 from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 from izwi_api.settings import OPENAI_VOICES
+from izwi_api.voices.clip_check import check_length, measure_clip
 from izwi_api.voices.design import design_voice
 from izwi_api.voices.encoding import NewVoice, cloning_model, decode_clip, keep_voice, speech_models
 from izwi_api.voices.files import is_id
 from izwi_api.voices.names import alias_speaker
-from izwi_api.voices.store import check_name
+from izwi_api.voices.store import REFERENCE_RATE, check_name
 
 router = APIRouter()
 
@@ -48,6 +56,18 @@ async def create_voice(request: Request) -> dict[str, object]:
     services = services_of(request)
     form = await read_fields(request, "audio_sample", services.settings)
     return await unless_left(request.receive, _create(services, form))
+
+
+@router.post("/v1/audio/voices/check", openapi_extra=form_body(ClipBody, "audio_sample"))
+async def check_clip(request: Request) -> dict[str, object]:
+    """Measure a clip before a voice is made from it; nothing is stored."""
+    services = services_of(request)
+    form = await read_form(request, services.settings.max_reference_bytes)
+    ClipBody.model_validate(form.values())
+    sample = form.file("audio_sample")
+    samples = await decode_clip(services, sample, REFERENCE_RATE, "audio_sample")
+    check_length(len(samples), REFERENCE_RATE)
+    return clip_report(await compute(measure_clip, samples, REFERENCE_RATE))
 
 
 @router.get("/v1/audio/voices/{key}")

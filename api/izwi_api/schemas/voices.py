@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from izwi_api.voices.clip_check import ClipFigures, clip_faults
 from izwi_api.voices.store import StoredVoice
 
 _SaidText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
@@ -34,6 +35,12 @@ class SampleVoiceBody(BaseModel):
     prompt: _SaidText | None = Field(
         default=None, description="of a designed voice: the description that its clip was made from"
     )
+
+
+class ClipBody(BaseModel):
+    """A clip to check, in the form's file `audio_sample`."""
+
+    model_config = _FORM
 
 
 class PromptVoiceBody(BaseModel):
@@ -63,6 +70,21 @@ class ConsentUpdateBody(BaseModel):
     model_config = _FORM
 
     name: str
+
+
+def clip_report(figures: ClipFigures) -> dict[str, object]:
+    """Return the measurements of a clip, and the faults that will be audible in its voice."""
+    return {
+        "object": "audio.clip_report",
+        "duration": round(figures.duration_s, 2),
+        "speech": round(figures.speech_s, 2),
+        "level_dbfs": round(figures.level_dbfs, 1),
+        "clipped_share": round(figures.clipped_share, 5),
+        "snr_db": round(figures.snr_db, 1),
+        "faults": [
+            {"name": fault.name, "message": fault.message} for fault in clip_faults(figures)
+        ],
+    }
 
 
 def stored_entry(voice: StoredVoice) -> dict[str, object]:

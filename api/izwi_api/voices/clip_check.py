@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.errors import AudioTooShort
 
+# Less holds hardly a word: no voice is made from it.
+MIN_CLIP_S = 1.0
 # A shorter clip has too few sounds of a voice; a longer one adds nothing and enlarges every prompt.
 MIN_SPEECH_S = 2.0
 MAX_CLIP_S = 30.0
@@ -91,6 +94,25 @@ def measure_clip(samples: Float32, rate: int) -> ClipFigures:
         clipped_share=_clipped_share(samples),
         snr_db=loud - float(np.percentile(level, 5)),
     )
+
+
+def check_length(num_samples: int, rate: int) -> None:
+    """Check that a clip is long enough for a voice at all.
+
+    Args:
+        num_samples: Its length in samples.
+        rate: Sample rate in Hz.
+
+    Raises:
+        AudioTooShort: It is shorter than a second.
+    """
+    duration_s = num_samples / rate
+    if duration_s < MIN_CLIP_S:
+        raise AudioTooShort(
+            f"the clip is {duration_s:.1f} s long; a voice needs at least {MIN_CLIP_S:.0f} s, and"
+            " 3 to 30 s are best",
+            param="audio_sample",
+        )
 
 
 def clip_faults(figures: ClipFigures) -> list[ClipFault]:

@@ -14,6 +14,7 @@ from izwi.inputs import VoicePrompt
 from izwi.model import ClonesVoices
 from izwi.threads import compute
 from izwi_api.services.context import Services, chunks_of
+from izwi_api.voices.clip_check import check_length
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
 
 _FIRST_PAUSE_S = 0.005
@@ -89,12 +90,14 @@ async def keep_voice(services: Services, model_name: str | None, voice: NewVoice
 
     Raises:
         InvalidRequest: The name or the clip cannot be used.
+        AudioTooShort: The clip is shorter than a second.
         VoiceExists: The name is taken, by a stored voice or by a model's speaker.
         StorageFull: The disk is full.
     """
     check_not_speaker(services, voice.name)
     await asyncio.to_thread(services.voices.check_free, voice.name)
     samples = await decode_clip(services, voice.sample, REFERENCE_RATE, "audio_sample")
+    check_length(len(samples), REFERENCE_RATE)
     encoded = {}
     if model_name is not None:
         prompt_voice = await encode_clip(services, model_name, samples, voice.text)
