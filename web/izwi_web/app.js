@@ -1,11 +1,13 @@
 // The page's frame: tabs, theme and key; each tab is a module of its own.
 
-import { askForKey, refresh, watch } from "./server.js";
+import { askForKey, known, onLists, refresh, watch } from "./server.js";
 import * as metrics from "./metrics.js";
 import * as models from "./models.js";
 import * as speak from "./speak.js";
 import * as talk from "./talk.js";
 import * as transcribe from "./transcribe.js";
+import { bindShortcuts } from "./shortcuts.js";
+import { fragment, readSettings, tabOf } from "./settings.js";
 import { byId } from "./ui.js";
 import * as voices from "./voices.js";
 
@@ -15,7 +17,7 @@ let shown = null;
 
 // Not by location.hash: following a fragment moves the focus into the panel.
 function go(name) {
-  history.pushState(null, "", `#${name}`);
+  history.pushState(null, "", fragment(name));
   show(name);
 }
 
@@ -49,7 +51,17 @@ byId("tabs").addEventListener("keydown", (event) => {
   tabs[next].focus();
   go(tabs[next].getAttribute("aria-controls"));
 });
-addEventListener("popstate", () => show(location.hash.slice(1)));
+addEventListener("popstate", () => {
+  show(tabOf(location.hash));
+  readSettings();
+});
+// What lies on another tab, from within the page.
+for (const link of document.querySelectorAll("[data-go]")) {
+  link.addEventListener("click", () => {
+    go(link.dataset.go);
+    byId(`tab-${link.dataset.go}`).focus();
+  });
+}
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function applyTheme() {
@@ -65,7 +77,13 @@ byId("key-button").addEventListener("click", async () => {
   if (await askForKey("The key is kept in this tab only. Leave it empty to send none.")) await refresh();
 });
 
+// The models that come with izwi are small: say so, and how to have larger ones.
+onLists(() => {
+  byId("about-models").hidden = !known.models.length || !known.models.every(({ id, root = id }) => root.startsWith("izwi-tiny-"));
+});
+
 applyTheme();
 for (const panel of Object.values(panels)) panel.start();
-show(location.hash.slice(1) || "talk");
+bindShortcuts(() => panels[shown], talk);
+show(tabOf(location.hash) || "talk");
 watch();

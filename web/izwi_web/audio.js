@@ -33,6 +33,13 @@ export class Player extends EventTarget {
     return (this.sources[0]?.from ?? this.next) / RATE;
   }
 
+  // In how many milliseconds a sample is heard: one that is scheduled, or was played already.
+  untilHeardMs(sample) {
+    const entry = this.sources.findLast(({ from }) => from <= sample);
+    const atS = entry ? entry.startS + (sample - entry.from) / RATE : this.context.currentTime;
+    return 1000 * (atS - this.context.currentTime + (this.context.outputLatency || 0));
+  }
+
   push(bytes) {
     let data = bytes;
     if (this.odd !== null) {
@@ -87,6 +94,7 @@ export class Player extends EventTarget {
     this.next = Math.max(0, Math.min(this.length, Math.round(seconds * RATE)));
     this.ended = false;
     this.schedule();
+    this.settle(); // at the end there is nothing to play
   }
 
   // Forget what is scheduled; returns the seconds that were played.
@@ -129,38 +137,48 @@ export function wav(samples, rate) {
 
 // The microphone: calls `onSamples` with Float32Array pieces of 40 ms at RATE.
 export class Microphone {
-  static async open(onSamples) {
+  // `deviceId` is one of the browser's; without it the browser's usual one.
+  static async open(onSamples = () => {}, deviceId = "") {
     if (!navigator.mediaDevices?.getUserMedia) {
       throw new Error("The browser gives no microphone to pages without HTTPS. Open this page over HTTPS or at localhost (izwi serve --tls-cert --tls-key).");
     }
+    const wanted = { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 };
+    if (deviceId) wanted.deviceId = { exact: deviceId };
     let stream;
     try {
-      stream = await navigator.mediaDevices.getUserMedia({ audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 } });
+      stream = await navigator.mediaDevices.getUserMedia({ audio: wanted });
     } catch (error) {
       if (error.name === "NotAllowedError") throw new Error("The microphone was not allowed. Allow it in the browser's address bar and try again.");
       if (error.name === "NotFoundError") throw new Error("No microphone was found.");
+      if (error.name === "OverconstrainedError") throw new Error("That microphone is not connected. Choose another one.");
       throw error;
     }
     const context = new AudioContext({ sampleRate: RATE });
-    await context.audioWorklet.addModule("/page/capture-worklet.js");
-    const source = context.createMediaStreamSource(stream);
-    const node = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
-    node.port.onmessage = ({ data }) => onSamples(data);
-    source.connect(node);
-    return new Microphone(stream, context);
+    const microphone = new Microphone(stream, context, onSamples);
+    await captureFrom(context, stream, (samples) => microphone.onSamples(samples));
+    return microphone;
   }
 
-  constructor(stream, context) {
+  constructor(stream, context, onSamples) {
     this.stream = stream;
     this.context = context;
+    this.onSamples = onSamples;
   }
 
   set muted(value) { for (const track of this.stream.getAudioTracks()) track.enabled = !value; }
 
   close() {
     for (const track of this.stream.getTracks()) track.stop();
-    this.context.close();
+    if (this.context.state !== "closed") this.context.close();
   }
+}
+
+// Call `onSamples` with the samples of a stream, 40 ms at a time, at the rate of the context.
+export async function captureFrom(context, stream, onSamples) {
+  await context.audioWorklet.addModule("/page/capture-worklet.js");
+  const node = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
+  node.port.onmessage = ({ data }) => onSamples(data);
+  context.createMediaStreamSource(stream).connect(node);
 }
 
 // A recording until `stop`, as a WAV file; `onSamples` gets its pieces as they come.
@@ -228,7 +246,7 @@ export function drawWave(canvas, samples, playedShare, wholeShare = 1) {
     let peak = 0;
     for (let i = from; i < to; i += Math.max(1, (to - from) >> 6)) peak = Math.max(peak, Math.abs(samples[i]));
     const tall = Math.max(2, Math.sqrt(peak) * (height - 6));
-    context.fillStyle = bar / used < playedShare ? colour("--action") : colour("--line");
+    context.fillStyle = bar / used < playedShare ? colour("--action") : colour("--edge");
     context.beginPath();
     context.roundRect(bar * 4, (height - tall) / 2, 2.5, tall, 1.2);
     context.fill();
@@ -248,18 +266,4 @@ export function drawLevels(canvas, levels, name = "--action", rest = () => 0) {
     context.roundRect(bar * 6, (height - tall) / 2, 4, tall, 2);
     context.fill();
   }
-}
-
-// A small line of figures over time.
-export function drawLine(canvas, values) {
-  const { context, width, height } = surface(canvas);
-  const top = Math.max(...values, 1e-9);
-  context.strokeStyle = colour("--action");
-  context.lineWidth = 1.6;
-  context.beginPath();
-  values.forEach((value, i) => {
-    const x = (i / Math.max(1, values.length - 1)) * width, y = height - 2 - (value / top) * (height - 4);
-    if (i) context.lineTo(x, y); else context.moveTo(x, y);
-  });
-  context.stroke();
 }

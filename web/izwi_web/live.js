@@ -1,15 +1,16 @@
 // A live session over WebRTC, where the server offers it: the browser removes echoes and evens out the network.
 
+import { RATE, captureFrom } from "./audio.js";
 import { ServerError, call, failureOf } from "./server.js";
 
 const CONNECT_MS = 5000;
 
 export class LiveCall {
   // Resolves to a call, or to null where there is none to be had: then the WebSocket does. Fails with the
-  // server's reason where no session can be had at all.
-  static async open(model, stream, onEvent, onEnd) {
+  // server's reason where no session can be had at all. `onSamples` gets the answers as they are played.
+  static async open(model, stream, onEvent, onEnd, onSamples) {
     if (!globalThis.RTCPeerConnection) return null;
-    const made = new LiveCall(stream);
+    const made = new LiveCall(stream, onSamples);
     try {
       return (await made.connect(model, onEvent, onEnd)) ? made : null;
     } catch (error) {
@@ -20,7 +21,8 @@ export class LiveCall {
     }
   }
 
-  constructor(stream) {
+  constructor(stream, onSamples) {
+    this.onSamples = onSamples;
     this.peer = new RTCPeerConnection();
     this.audio = new Audio();
     this.audio.autoplay = true;
@@ -65,16 +67,8 @@ export class LiveCall {
 
   play(stream) {
     this.audio.srcObject = stream;
-    this.context = new AudioContext();
-    this.analyser = this.context.createAnalyser();
-    this.context.createMediaStreamSource(stream).connect(this.analyser);
-  }
-
-  // How loud the server is now, as samples.
-  samples() {
-    const samples = new Float32Array(this.analyser?.fftSize ?? 0);
-    this.analyser?.getFloatTimeDomainData(samples);
-    return samples;
+    this.context = new AudioContext({ sampleRate: RATE });
+    captureFrom(this.context, stream, this.onSamples).catch(() => {}); // closed meanwhile
   }
 
   send(event) { if (this.channel.readyState === "open") this.channel.send(JSON.stringify(event)); }

@@ -1,10 +1,17 @@
 // Metrics: the figures of /metrics, read every two seconds while the tab is shown.
 
 import { request } from "./server.js";
-import { drawLine } from "./audio.js";
+import { chart } from "./chart.js";
+import { duration, turns } from "./latency.js";
 import { byId, h, note } from "./ui.js";
 
-const EVERY_MS = 2000, KEPT = 60;
+const EVERY_MS = 2000, KEPT = 300;
+// Endpoints as a person knows them.
+const ENDPOINTS = {
+  "/v1/audio/speech": "Speech", "/v1/audio/transcriptions": "Transcription", "/v1/chat/completions": "Chat",
+  "/v1/audio/voices": "Voices", "/v1/models": "Models", "/v1/audio/align": "Word times", "/v1/audio/convert": "Audio formats",
+  "/v1/realtime/calls": "Live voice (WebRTC)", "/v1/responses": "Responses", "/v1/audio/translations": "Translation",
+};
 let timer = null, before = null;
 const series = new Map();
 
@@ -54,6 +61,7 @@ export function show() {
 export function hide() { clearInterval(timer); }
 
 async function update() {
+  showTurns();
   let figures;
   try {
     figures = await readMetrics();
@@ -66,33 +74,47 @@ async function update() {
   const rate = (name) => (before && elapsedS ? Math.max(0, figures.value(name) - before.value(name)) / elapsedS : 0);
   const engine = (name) => figures.value(`izwi_engine_${name}`);
   const pages = engine("pages"), askedFor = engine("prefix_positions_asked_total");
-  tile("Requests a second", rate("izwi_http_requests_total"), (value) => value.toFixed(1));
-  tile("Live sessions", figures.value("izwi_websocket_sessions"), (value) => value.toFixed(0));
-  const prepared = figures.value("izwi_live_prepared_answers_total"), wasted = figures.value("izwi_live_prepared_answers_total", { outcome: "discarded" });
-  tile("Early answers used", prepared ? 1 - wasted / prepared : 0, (value) => (prepared ? `${(100 * value).toFixed(0)} %` : "–"));
-  tile("Running sequences", engine("running"), (value) => value.toFixed(0));
-  tile("Waiting sequences", engine("waiting"), (value) => value.toFixed(0));
-  tile("Steps a second", rate("izwi_engine_steps_total"), (value) => value.toFixed(0));
+  const whole = (value) => value.toFixed(0), share = (value) => `${(100 * value).toFixed(0)} %`, seconds = (value) => `${value.toFixed(1)} s`;
   const slacks = figures.all("izwi_engine_least_slack_seconds").map(({ value }) => value).filter(Number.isFinite);
-  tile("Least slack", slacks.length ? Math.min(...slacks) : 0, (value) => (slacks.length ? `${value.toFixed(1)} s` : "–"));
-  tile("Gaps in audio", engine("gap_seconds_total"), (value) => `${value.toFixed(1)} s`);
-  tile("KV memory in use", pages ? 1 - engine("available_pages") / pages : 0, (value) => `${(100 * value).toFixed(0)} %`);
-  tile("Prefix hit rate", askedFor ? engine("prefix_positions_hit_total") / askedFor : 0, (value) => `${(100 * value).toFixed(0)} %`);
+  const prepared = figures.value("izwi_live_prepared_answers_total"), wasted = figures.value("izwi_live_prepared_answers_total", { outcome: "discarded" });
+  tile("Requests a second", "answered by this server", rate("izwi_http_requests_total"), (value) => value.toFixed(1));
+  tile("Live connections", "conversations and captions that are open", figures.value("izwi_websocket_sessions"), whole);
+  tile("Being answered", "texts, answers and transcripts in work", engine("running"), whole);
+  tile("Waiting", "for room on the processor or GPU", engine("waiting"), whole);
+  tile("Audio in reserve", "of the listener who has the least; below 0 speech stutters", slacks.length ? Math.min(...slacks) : null, seconds);
+  tile("Silence by stutter", "that listeners have heard since the start", engine("gap_seconds_total"), seconds);
+  tile("Memory in use", "of what is set aside for running work", pages ? 1 - engine("available_pages") / pages : null, share);
+  tile("Work saved", "input that was known from before", askedFor ? engine("prefix_positions_hit_total") / askedFor : null, share);
+  tile("Early answers used", "of those prepared while a user paused", prepared ? 1 - wasted / prepared : null, share);
+  tile("Steps a second", "passes through the models", rate("izwi_engine_steps_total"), whole);
   latencies(figures);
   before = figures;
 }
 
-function tile(label, value, format) {
+// A figure with its history; null where there is none.
+function tile(label, meaning, value, format) {
   if (!series.has(label)) {
-    const number = h("b", {}), canvas = h("canvas", { height: 34, "aria-hidden": "true" });
-    byId("tiles").append(h("div", { class: "tile" }, number, h("span", {}, label), canvas));
-    series.set(label, { number, canvas, values: [] });
+    const number = h("b", {}), lines = h("div", { class: "lines" });
+    byId("tiles").append(h("div", { class: "tile" }, number, h("span", {}, label), h("small", {}, meaning), lines));
+    series.set(label, { number, lines, points: [] });
   }
-  const { number, canvas, values } = series.get(label);
-  values.push(value);
-  if (values.length > KEPT) values.shift();
-  number.textContent = format(value);
-  drawLine(canvas, values);
+  const { number, lines, points } = series.get(label);
+  points.push({ atMs: performance.now(), value });
+  if (points.length > KEPT) points.shift();
+  number.textContent = value === null ? "–" : format(value);
+  const minutes = Math.round((points.at(-1).atMs - points[0].atMs) / 60_000);
+  const shown = points.filter((point) => point.value !== null).map((point) => point.value);
+  lines.replaceChildren(chart(points, format, label),
+    h("small", { class: "scale", "aria-hidden": "true" }, h("span", {}, minutes ? `last ${minutes} min` : "just now"), h("span", {}, shown.length ? `at most ${format(Math.max(...shown))}` : "")));
+}
+
+// The turns of conversations in this tab.
+function showTurns() {
+  const sorted = turns.map(({ totalMs }) => totalMs).sort((a, b) => a - b);
+  byId("turns-empty").hidden = turns.length > 0;
+  byId("turns-text").textContent = sorted.length ? `${sorted.length} ${sorted.length === 1 ? "turn" : "turns"}, median ${duration(sorted[Math.floor(sorted.length / 2)])}, longest ${duration(sorted.at(-1))}` : "";
+  const points = turns.map(({ at, totalMs }) => ({ atMs: at.getTime(), value: totalMs }));
+  byId("turns-chart").replaceChildren(...(points.length ? [chart(points, duration, "Answer time")] : []));
 }
 
 // A path that a narrow column breaks behind its slashes and underscores.
@@ -102,10 +124,11 @@ function breakable(path) {
 
 function latencies(figures) {
   const routes = [...new Set(figures.all("izwi_http_first_byte_seconds_count").map(({ labels }) => labels.route))].filter((route) => route.startsWith("/v1"));
-  const ms = (seconds) => (seconds === null ? "–" : `${(1000 * seconds).toFixed(0)} ms`);
+  const ms = (seconds) => (seconds === null ? "–" : duration(1000 * seconds));
   byId("latency").tBodies[0].replaceChildren(...routes.map((route) => {
     const buckets = figures.all("izwi_http_first_byte_seconds_bucket", { route });
-    return h("tr", {}, h("td", {}, ...breakable(route)), h("td", {}, String(figures.value("izwi_http_first_byte_seconds_count", { route }))),
+    const named = ENDPOINTS[route] ? [h("strong", {}, ENDPOINTS[route]), " "] : [];
+    return h("tr", {}, h("td", {}, ...named, h("small", {}, ...breakable(route))), h("td", {}, String(figures.value("izwi_http_first_byte_seconds_count", { route }))),
       h("td", {}, ms(quantile(buckets, 0.5))), h("td", {}, ms(quantile(buckets, 0.95))));
   }));
 }

@@ -21,7 +21,7 @@ async function list() {
   const figures = await readMetrics().catch(() => null);
   byId("model-list").replaceChildren(...known.models.map((model) => {
     const memory = figures ? figures.value("izwi_engine_pages", { model: model.root }) * figures.value("izwi_engine_page_bytes", { model: model.root }) : 0;
-    const details = model.root === model.id ? (memory ? `${(memory / 2 ** 20).toFixed(0)} MiB for keys and values` : "") : `alias of ${model.root}`;
+    const details = model.root === model.id ? (memory ? `${(memory / 2 ** 20).toFixed(0)} MiB of working memory` : "") : `alias of ${model.root}`;
     return h("li", {},
       h("div", { class: "what" }, h("strong", {}, model.id), h("small", {}, details)),
       h("span", { class: "tag" }, model.task),

@@ -2,13 +2,14 @@
 
 import { byId } from "./ui.js";
 
-const listeners = new Set();
-export const known = { models: [], voices: [], manageable: false };
+const listeners = new Set(), watchers = new Set();
+export const known = { models: [], voices: [], manageable: false, webrtc: false };
 
 export class ServerError extends Error {
-  constructor(message, status) {
+  constructor(message, status, param = null) {
     super(message);
     this.status = status;
+    this.param = param;
   }
 }
 
@@ -43,7 +44,7 @@ export async function call(path, options = {}) {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    setState("bad", "Server not reachable");
+    setCondition("gone", "Not reachable");
     throw new ServerError("The server cannot be reached. Is it still running?", 0);
   }
   if (response.status !== 401) return response;
@@ -55,7 +56,7 @@ export async function call(path, options = {}) {
 export async function failureOf(response) {
   const body = await response.json().catch(() => null);
   const message = body?.error?.message ?? `The server answered with status ${response.status}.`;
-  return new ServerError(message, response.status);
+  return new ServerError(message, response.status, body?.error?.param);
 }
 
 export async function request(path, options) {
@@ -83,7 +84,7 @@ export async function* events(response) {
         .map((line) => line.slice(5).trimStart()).join("\n");
       if (!data || data === "[DONE]") continue;
       const event = JSON.parse(data);
-      if (event.error) throw new ServerError(event.error.message ?? "The server failed.", 200);
+      if (event.error) throw new ServerError(event.error.message ?? "The server failed.", 200, event.error.param);
       yield event;
     }
     if (done) return;
@@ -107,6 +108,8 @@ export function onLists(listener) {
 export const modelsOf = (task) =>
   known.models.filter((model) => (model.capabilities ?? [model.task]).includes(task));
 
+export const languagesOf = (model) => known.models.find(({ id }) => id === model)?.languages ?? [];
+
 // Voices that a speech model can speak with, stored ones first.
 export function voicesOf(model) {
   const root = known.models.find((entry) => entry.id === model)?.root ?? model;
@@ -118,36 +121,68 @@ export async function refresh() {
   const models = await getJson("/v1/models");
   known.models = models.data;
   known.manageable = models.manageable === true;
+  known.webrtc = models.webrtc === true;
   known.voices = (await getJson("/v1/audio/voices")).data;
   for (const listener of listeners) listener(known);
 }
 
-function setState(state, text) {
-  byId("status").dataset.state = state;
-  byId("status-text").textContent = text;
+let condition = "connecting"; // "ready", "draining", "unavailable" or "gone"
+
+// `watcher` is called with the server's condition, now and when it changes.
+export function onCondition(watcher) {
+  watchers.add(watcher);
+  watcher(condition);
 }
+
+// Resolves when the server accepts work; with false when the signal aborts first.
+export function untilReady(signal) {
+  return new Promise((resolve) => {
+    const settle = (value) => {
+      watchers.delete(watcher);
+      resolve(value);
+    };
+    const watcher = (now) => { if (now === "ready") settle(true); };
+    if (signal.aborted) settle(false);
+    signal.addEventListener("abort", () => settle(false), { once: true });
+    watchers.add(watcher);
+    condition = "connecting"; // what was last seen may be old
+    lookNow?.();
+  });
+}
+
+function setCondition(now, text) {
+  byId("status").dataset.state = now === "ready" ? "ok" : "bad";
+  byId("status-text").textContent = text;
+  if (now === condition) return;
+  condition = now;
+  for (const watcher of [...watchers]) watcher(now);
+}
+
+let lookNow = null; // ends the pause between two looks
 
 // Watch whether the server is ready, and read its lists again when it comes back.
 export async function watch() {
-  let ready = false;
   for (;;) {
-    try {
-      const response = await fetch("/readyz");
-      if (response.ok) {
-        if (!ready) await refresh();
-        ready = true;
-        setState("ok", "Ready");
-      } else {
-        ready = false;
-        const { status } = await response.json().catch(() => ({}));
-        setState("bad", status === "draining" ? "Shutting down" : "Not ready");
-      }
-    } catch (error) {
-      if (!(error instanceof ServerError)) {
-        ready = false;
-        setState("bad", "Reconnecting");
-      }
+    await look();
+    await new Promise((resolve) => {
+      lookNow = resolve;
+      setTimeout(resolve, condition === "ready" ? 3000 : 1000);
+    });
+  }
+}
+
+async function look() {
+  try {
+    const response = await fetch("/readyz");
+    if (response.ok) {
+      if (condition !== "ready") await refresh();
+      setCondition("ready", "Ready");
+    } else {
+      const { status } = await response.json().catch(() => ({}));
+      if (status === "draining") setCondition("draining", "Shutting down");
+      else setCondition("unavailable", "Not ready");
     }
-    await new Promise((resolve) => setTimeout(resolve, 3000));
+  } catch (error) {
+    if (!(error instanceof ServerError) || error.status === 0) setCondition("gone", "Not reachable");
   }
 }

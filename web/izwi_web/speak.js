@@ -1,20 +1,28 @@
 // Speak: text to speech that plays while it is made.
 
-import { apiKey, failureOf, call, modelsOf, onLists, request, voicesOf } from "./server.js";
-import { Player, drawWave } from "./audio.js";
-import { byId, clock, copyText, fill, h, note, saveFile } from "./ui.js";
+import { failureOf, call, languagesOf, modelsOf, onLists, request, voicesOf } from "./server.js";
+import { Player, RATE, drawWave, toPcm16, wav } from "./audio.js";
+import { bindSettings } from "./settings.js";
+import * as snippets from "./snippets.js";
+import * as kept from "./speak-history.js";
+import { byId, clock, fill, fillLanguages, h, note, saveFile } from "./ui.js";
 
-const KEPT = 20; // utterances of the history
-let player = null, asked = null, leaving = null;
-const history = [];
+const CONTROLS = {
+  model: "speak-model", voice: "speak-voice", language: "speak-language", speed: "speak-speed", seed: "speak-seed",
+  instructions: "speak-instructions",
+};
+let player = null, leaving = null, history = [];
 
 export function start() {
-  byId("text").addEventListener("input", count);
-  count();
-  byId("speak-speed").addEventListener("input", () => {
-    byId("speed-value").textContent = `${Number(byId("speak-speed").value).toFixed(2)}×`;
+  byId("text").value = kept.loadText() ?? byId("text").value;
+  byId("text").addEventListener("input", () => {
+    kept.saveText(byId("text").value);
+    count();
   });
-  byId("speak-model").addEventListener("change", fillVoices);
+  count();
+  byId("speak-speed").addEventListener("input", showSpeed);
+  byId("speak-model").addEventListener("change", fillChoices);
+  bindSettings("speak", CONTROLS, showSpeed);
   byId("speak-form").addEventListener("submit", (event) => {
     event.preventDefault();
     speak();
@@ -22,28 +30,49 @@ export function start() {
   byId("speak-stop").addEventListener("click", stop);
   byId("play").addEventListener("click", () => player?.toggle().then(showPlayer));
   byId("download").addEventListener("click", download);
-  byId("wave").addEventListener("pointerdown", (event) => {
-    const box = event.target.getBoundingClientRect();
-    player?.seek(((event.clientX - box.left) / box.width) * player.duration);
+  bindWave();
+  snippets.addSnippets(byId("speak-snippets"), {
+    curl: () => snippets.speechCurl(body()), python: () => snippets.speechPython(body()), javascript: () => snippets.speechScript(body()),
   });
-  byId("wave").addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step && player) player.seek(Math.max(0, player.position + step));
-  });
-  for (const button of document.querySelectorAll("[data-copy]")) {
-    button.addEventListener("click", () => copyText(button.dataset.copy === "curl" ? curl(body()) : python(body()), button));
-  }
+  history = kept.load();
+  showHistory();
   onLists(() => {
     fill(byId("speak-model"), modelsOf("speech").map(({ id }) => ({ value: id })));
-    fillVoices();
+    fillChoices();
   });
 }
 
+// What keys do here: see shortcuts.js.
+export const shortcuts = { main: () => byId("speak-form").requestSubmit(), stop };
+
 function count() { byId("count").textContent = byId("text").value.length.toLocaleString("en"); }
 
-function fillVoices() {
-  fill(byId("speak-voice"), voicesOf(byId("speak-model").value).map(({ name, kind }) =>
+function showSpeed() { byId("speed-value").textContent = `${Number(byId("speak-speed").value).toFixed(2)}×`; }
+
+function fillChoices() {
+  const model = byId("speak-model").value;
+  fill(byId("speak-voice"), voicesOf(model).map(({ name, kind }) =>
     ({ value: name, label: kind === "cloned" ? `${name} (cloned)` : name })));
+  fillLanguages(byId("speak-language"), languagesOf(model));
+}
+
+// The place of the player by pointer and by key, as a slider has it.
+function bindWave() {
+  const wave = byId("wave");
+  wave.addEventListener("pointerdown", (event) => {
+    const box = wave.getBoundingClientRect();
+    player?.seek(((event.clientX - box.left) / box.width) * player.duration);
+  });
+  wave.addEventListener("keydown", (event) => {
+    if (!player) return;
+    const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 5, PageDown: -5 };
+    if (event.key === " ") player.toggle().then(showPlayer);
+    else if (event.key === "Home") player.seek(0);
+    else if (event.key === "End") player.seek(player.duration);
+    else if (event.key in steps) player.seek(player.position + steps[event.key]);
+    else return;
+    event.preventDefault();
+  });
 }
 
 function body() {
@@ -53,31 +82,27 @@ function body() {
     voice: byId("speak-voice").value || undefined,
     speed: Number(byId("speak-speed").value),
     seed: Number(byId("speak-seed").value) || 0,
-    language: byId("speak-language").value.trim() || undefined,
+    language: byId("speak-language").value || undefined,
     instructions: byId("speak-instructions").value.trim() || undefined,
   };
   return JSON.parse(JSON.stringify(values));
 }
 
-function post(values, signal) {
-  return call("/v1/audio/speech", {
-    method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(values),
-  });
-}
-
 async function speak() {
   stop();
   player?.close();
-  const mine = new Player();
+  const mine = new Player(), asked = body();
   player = mine;
-  asked = body();
   leaving = new AbortController();
   byId("speak-stop").disabled = false;
   byId("player").hidden = true;
   note("speak-note", "Waiting for the first audio");
   const begunMs = performance.now();
   try {
-    const response = await post({ ...asked, response_format: "pcm" }, leaving.signal);
+    const response = await call("/v1/audio/speech", {
+      method: "POST", signal: leaving.signal, headers: { "content-type": "application/json" },
+      body: JSON.stringify({ ...asked, response_format: "pcm" }),
+    });
     if (!response.ok) throw await failureOf(response);
     const reader = response.body.getReader();
     for (let first = true; ; ) {
@@ -95,7 +120,7 @@ async function speak() {
     const tookS = (performance.now() - begunMs) / 1000;
     const rate = mine.duration / tookS;
     byId("speak-note").textContent += ` · ${mine.duration.toFixed(1)} s of audio in ${tookS.toFixed(1)} s (${rate.toFixed(1)}× real time)`;
-    keep(asked, mine);
+    keep(asked, mine.samples.slice(0, mine.length));
   } catch (error) {
     mine.finish();
     if (error.name === "AbortError") note("speak-note", "Stopped");
@@ -118,68 +143,74 @@ function follow(mine) {
 }
 
 function showPlayer() {
-  const share = player.length ? player.position / player.duration : 0;
-  drawWave(byId("wave"), player.samples.subarray(0, player.length), share);
-  byId("wave").setAttribute("aria-valuemax", player.duration.toFixed(1));
-  byId("wave").setAttribute("aria-valuenow", player.position.toFixed(1));
-  byId("clock").textContent = `${clock(player.position)} / ${clock(player.duration)}`;
-  const still = player.paused || player.ended;
+  const share = player.length ? player.position / player.duration : 0, wave = byId("wave");
+  drawWave(wave, player.samples.subarray(0, player.length), share);
+  const now = Math.min(player.position, player.duration).toFixed(1), most = player.duration.toFixed(1);
+  if (wave.getAttribute("aria-valuenow") !== now || wave.getAttribute("aria-valuemax") !== most) {
+    wave.setAttribute("aria-valuemax", most);
+    wave.setAttribute("aria-valuenow", now);
+    wave.setAttribute("aria-valuetext", `${clock(player.position)} of ${clock(player.duration)}`);
+    byId("clock").textContent = `${clock(player.position)} / ${clock(player.duration)}`;
+  }
+  const still = player.paused || player.ended, label = still ? "Play" : "Pause";
+  if (byId("play").getAttribute("aria-label") === label) return;
   byId("play").textContent = still ? "▶" : "❚❚";
-  byId("play").setAttribute("aria-label", still ? "Play" : "Pause");
+  byId("play").setAttribute("aria-label", label);
 }
 
+// The audio that is here, in another format: nothing is spoken again.
 async function download() {
-  const format = byId("speak-format").value;
-  if (format === "wav") {
-    saveFile(player.wav(), "speech.wav");
-    return;
-  }
+  const format = byId("speak-format").value, mine = player;
+  if (format === "wav") saveFile(mine.wav(), "speech.wav");
+  else if (format === "pcm") saveFile(new Blob([toPcm16(mine.samples.subarray(0, mine.length))]), "speech.pcm");
+  else await convert(mine.wav(), format);
+}
+
+async function convert(file, format) {
+  const form = new FormData();
+  form.append("response_format", format);
+  form.append("file", file, "speech.wav");
+  byId("download").disabled = true;
+  byId("download-progress").hidden = false;
+  note("download-note", `Encoding ${format}`);
   try {
-    const response = await request("/v1/audio/speech", {
-      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...asked, response_format: format }),
-    });
-    saveFile(await response.blob(), `speech.${format}`);
+    const response = await request("/v1/audio/convert", { method: "POST", body: form });
+    const made = await response.blob();
+    saveFile(made, `speech.${format}`);
+    note("download-note", `speech.${format}, ${Math.ceil(made.size / 1024)} KiB`);
   } catch (error) {
-    note("speak-note", error.message, true);
+    note("download-note", error.message, true);
+  } finally {
+    byId("download").disabled = false;
+    byId("download-progress").hidden = true;
   }
 }
 
-function keep(values, player) {
-  history.unshift({ values, samples: player.samples.slice(0, player.length), blob: player.wav() });
-  history.length = Math.min(history.length, KEPT);
-  byId("history-empty").hidden = true;
-  byId("history").replaceChildren(...history.map((entry) => h("li", {},
-    h("div", { class: "what" }, h("strong", {}, entry.values.input), h("small", {}, `${entry.values.voice ?? "default voice"} · ${(entry.samples.length / 24000).toFixed(1)} s`)),
-    h("button", { type: "button", onclick: () => again(entry) }, "Play"),
-    h("button", { type: "button", class: "ghost", onclick: () => saveFile(entry.blob, "speech.wav") }, "Save"))));
+// -- history ---------------------------------------------------------------------------------------
+function keep(values, samples) {
+  history = kept.save([{ values, samples }, ...history]);
+  showHistory();
 }
 
-function again(entry) {
+function showHistory() {
+  byId("history-empty").hidden = history.length > 0;
+  byId("history").replaceChildren(...history.map((entry) => {
+    const { values, samples } = entry;
+    const length = samples ? `${(samples.length / RATE).toFixed(1)} s` : "audio not kept";
+    return h("li", {},
+      h("div", { class: "what" }, h("strong", {}, values.input), h("small", {}, `${values.voice ?? "default voice"} · ${length}`)),
+      samples ? h("button", { type: "button", onclick: () => again(entry), "aria-label": `Play: ${values.input}` }, "Play") : null,
+      samples ? h("button", { type: "button", class: "ghost", onclick: () => saveFile(wav(samples, RATE), "speech.wav"), "aria-label": `Save: ${values.input}` }, "Save") : null);
+  }));
+}
+
+function again({ samples }) {
   stop();
   player?.close();
   player = new Player();
-  asked = entry.values;
-  const pcm = new Int16Array(entry.samples.length);
-  entry.samples.forEach((value, i) => { pcm[i] = value * 32768; });
-  player.push(new Uint8Array(pcm.buffer));
+  player.push(toPcm16(samples));
   player.finish();
   byId("player").hidden = false;
+  note("download-note", "");
   follow(player);
-}
-
-const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
-
-function curl(values) {
-  const key = apiKey() ? ` \\\n  -H "Authorization: Bearer $IZWI_API_KEY"` : "";
-  return `curl ${location.origin}/v1/audio/speech${key} \\\n  -H "Content-Type: application/json" \\\n  -d ${shellQuoted(JSON.stringify({ ...values, response_format: "wav" }))} \\\n  -o speech.wav\n`;
-}
-
-function python(values) {
-  const { model, input, voice, speed, instructions, ...rest } = values;
-  const lines = [`model=${JSON.stringify(model)},`, `input=${JSON.stringify(input)},`, `voice=${JSON.stringify(voice ?? "alloy")},`];
-  if (speed !== 1) lines.push(`speed=${speed},`);
-  if (instructions) lines.push(`instructions=${JSON.stringify(instructions)},`);
-  lines.push(`response_format="wav",`, `extra_body=${JSON.stringify(rest)},`);
-  const key = apiKey() ? `os.environ["IZWI_API_KEY"]` : `"none"`;
-  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=${key})\nwith client.audio.speech.with_streaming_response.create(\n${lines.map((line) => `    ${line}`).join("\n")}\n) as response:\n    response.stream_to_file("speech.wav")\n`;
 }

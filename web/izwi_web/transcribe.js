@@ -2,10 +2,14 @@
 // recorded has captions while it is spoken.
 
 import { Captions } from "./captions.js";
-import { events, modelsOf, onLists, request } from "./server.js";
+import { events, languagesOf, modelsOf, onLists, request } from "./server.js";
 import { Recorder, drawLevels, level } from "./audio.js";
-import { byId, clock, copyText, fill, h, note, saveFile, takesFiles } from "./ui.js";
+import { bindSettings } from "./settings.js";
+import * as snippets from "./snippets.js";
+import { estimateCues, subtitleFile, wordsInText } from "./subtitles.js";
+import { byId, clock, copyText, fill, fillLanguages, h, note, saveFile, takesFiles } from "./ui.js";
 
+const CONTROLS = { model: "transcribe-model", language: "transcribe-language", context: "transcribe-prompt" };
 let recorder = null, captions = null, leaving = null, answer = null, spans = [], source = null;
 const levels = [];
 
@@ -21,8 +25,28 @@ export function start() {
   }
   byId("transcript-audio").addEventListener("play", light);
   byId("transcript-audio").addEventListener("seeked", lightOnce);
-  onLists(() => fill(byId("transcribe-model"), modelsOf("transcription").map(({ id }) => ({ value: id }))));
+  byId("transcript").addEventListener("keydown", moveAmongWords);
+  byId("transcribe-model").addEventListener("change", listLanguages);
+  bindSettings("transcribe", CONTROLS);
+  snippets.addSnippets(byId("transcribe-snippets"), {
+    curl: () => snippets.transcriptCurl(wanted()), python: () => snippets.transcriptPython(wanted()), javascript: () => snippets.transcriptScript(wanted()),
+  });
+  onLists(() => {
+    fill(byId("transcribe-model"), modelsOf("transcription").map(({ id }) => ({ value: id })));
+    listLanguages();
+  });
 }
+
+// What keys do here: see shortcuts.js.
+export const shortcuts = {
+  main: () => { if (!byId("record").disabled) record(); },
+  stop: () => {
+    leaving?.abort();
+    byId("transcript-audio").pause();
+  },
+};
+
+function listLanguages() { fillLanguages(byId("transcribe-language"), languagesOf(byId("transcribe-model").value)); }
 
 // A microphone that nobody sees is not left open.
 export function hide() {
@@ -88,7 +112,7 @@ function showCard(whole) {
 // What was chosen, without what was left empty.
 function wanted() {
   const values = {
-    model: byId("transcribe-model").value, language: byId("transcribe-language").value.trim(),
+    model: byId("transcribe-model").value, language: byId("transcribe-language").value,
     prompt: byId("transcribe-prompt").value.trim(),
   };
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value));
@@ -105,15 +129,37 @@ async function transcribe(file, spoken = null) {
   showSource(file);
   if (!spoken) showText("");
   note("transcribe-note", `Transcribing ${file.name}`);
+  const begunMs = performance.now();
+  try {
+    await read(file, left.signal, spoken, modelsOf("alignment").length > 0);
+    const tookS = (performance.now() - begunMs) / 1000;
+    const empty = answer.text.trim() ? "" : "No speech was found. ";
+    note("transcribe-note", `${empty}${(answer.duration ?? 0).toFixed(1)} s of audio in ${tookS.toFixed(2)} s${answer.language ? ` · ${answer.language}` : ""}`);
+  } catch (error) {
+    const kept = error.name === "AbortError" ? null : await spoken?.finish();
+    if (kept?.text) answer = { ...kept, cues: estimateCues(kept.segments) };
+    else if (leaving === left) hideCard();
+    if (error.name === "AbortError") note("transcribe-note", "Cancelled");
+    else note("transcribe-note", `${error.message}${kept?.text ? " The captions are kept." : ""}`, true);
+  } finally {
+    spoken?.close();
+    if (leaving === left) {
+      byId("transcribe-cancel").disabled = true;
+      byId("transcribe-progress").hidden = true;
+    }
+  }
+}
+
+// Read the transcript of a file as it comes; with the times of its words, unless their language has none.
+async function read(file, signal, spoken, withWords) {
   const form = new FormData();
   const values = { ...wanted(), stream: "true", response_format: "verbose_json" };
   for (const [name, value] of Object.entries(values)) form.append(name, value);
-  for (const kind of ["segment", "word"]) form.append("timestamp_granularities[]", kind);
+  for (const kind of ["segment", "cue", ...(withWords ? ["word"] : [])]) form.append("timestamp_granularities[]", kind);
   form.append("file", file);
-  const begunMs = performance.now();
+  let text = "";
   try {
-    const response = await request("/v1/audio/transcriptions", { method: "POST", body: form, signal: left.signal });
-    let text = "";
+    const response = await request("/v1/audio/transcriptions", { method: "POST", body: form, signal });
     for await (const event of events(response)) {
       if (event.type === "transcript.text.delta") {
         text += event.delta;
@@ -125,22 +171,9 @@ async function transcribe(file, spoken = null) {
         showWords(event);
       }
     }
-    const tookS = (performance.now() - begunMs) / 1000;
-    const empty = answer.text.trim() ? "" : "No speech was found. ";
-    note("transcribe-note", `${empty}${(answer.duration ?? 0).toFixed(1)} s of audio in ${tookS.toFixed(2)} s${answer.language ? ` · ${answer.language}` : ""}`);
   } catch (error) {
-    if (error.name === "AbortError") note("transcribe-note", "Cancelled");
-    else {
-      const kept = await spoken?.finish();
-      if (kept?.text) answer = kept;
-      note("transcribe-note", `${error.message}${kept?.text ? " The captions are kept." : ""}`, true);
-    }
-  } finally {
-    spoken?.close();
-    if (leaving === left) {
-      byId("transcribe-cancel").disabled = true;
-      byId("transcribe-progress").hidden = true;
-    }
+    if (!withWords || error.param !== "timestamp_granularities") throw error;
+    await read(file, signal, spoken, false);
   }
 }
 
@@ -153,27 +186,57 @@ function showSource(file) {
   showCard(true);
 }
 
+// A file that cannot be played leaves no player behind.
+function hideCard() {
+  byId("transcript-card").hidden = true;
+  byId("transcript-audio").removeAttribute("src");
+}
+
 function showText(text) { byId("transcript").textContent = text; }
 
+// The text, word by word: each one plays from its place, by pointer or by key.
 function showWords({ text, words, segments }) {
-  const audio = byId("transcript-audio");
-  if (!words?.length) {
+  spans = wordsInText(text, words ?? []).map((word) => ({
+    ...word, element: h("span", { role: "button", tabindex: "-1", onclick: () => playFrom(word) }, word.text),
+  }));
+  if (!spans.length) {
     showText(text);
     return;
   }
-  const begins = new Set((segments ?? []).map(({ start }) => start));
+  spans[0].element.tabIndex = 0;
+  const begins = [...new Set((segments ?? []).filter((segment) => segment.text.trim()).map(({ start }) => start))];
   const parts = [];
-  spans = words.map((word) => ({ ...word, element: h("span", { onclick: () => { audio.currentTime = word.start; audio.play(); } }, word.word) }));
-  let stamped = -Infinity;
+  let next = 0;
   for (const word of spans) {
-    const segment = [...begins].find((at) => at <= word.start + 0.01 && at > stamped);
-    if (segment !== undefined && begins.size > 1) {
-      stamped = Math.max(...[...begins].filter((at) => at <= word.start + 0.01));
+    if (begins.length > 1 && next < begins.length && begins[next] <= word.start + 0.01) {
       parts.push(h("span", { class: "stamp" }, clock(word.start)));
+      while (next < begins.length && begins[next] <= word.start + 0.01) next++;
     }
-    parts.push(word.element, " ");
+    parts.push(word.element, word.space);
   }
   byId("transcript").replaceChildren(...parts);
+}
+
+function playFrom({ start }) {
+  byId("transcript-audio").currentTime = start;
+  byId("transcript-audio").play();
+}
+
+// One word takes the focus; arrows move it.
+function moveAmongWords(event) {
+  const place = spans.findIndex(({ element }) => element === document.activeElement);
+  if (place < 0) return;
+  if (["Enter", " "].includes(event.key)) {
+    event.preventDefault();
+    playFrom(spans[place]);
+    return;
+  }
+  const next = { ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1, Home: 0, End: spans.length - 1 }[event.key];
+  if (next === undefined || !spans[next]) return;
+  event.preventDefault();
+  spans[place].element.tabIndex = -1;
+  spans[next].element.tabIndex = 0;
+  spans[next].element.focus();
 }
 
 function lightOnce() {
@@ -186,22 +249,10 @@ function light() {
   if (!byId("transcript-audio").paused) requestAnimationFrame(light);
 }
 
-const stamp = (seconds, mark) => {
-  const ms = Math.round(seconds * 1000);
-  const two = (value) => String(value).padStart(2, "0");
-  return `${two(Math.floor(ms / 3_600_000))}:${two(Math.floor(ms / 60_000) % 60)}:${two(Math.floor(ms / 1000) % 60)}${mark}${String(ms % 1000).padStart(3, "0")}`;
-};
-
 function save(format, button) {
   if (!answer) return;
-  const segments = answer.segments?.length ? answer.segments : [{ start: 0, end: answer.duration ?? 0, text: answer.text }];
   if (format === "copy") copyText(answer.text, button);
   else if (format === "json") saveFile(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }), "transcript.json");
   else if (format === "txt") saveFile(new Blob([`${answer.text}\n`]), "transcript.txt");
-  else {
-    const mark = format === "srt" ? "," : ".";
-    const cues = segments.map(({ start: from, end, text }, i) =>
-      `${format === "srt" ? `${i + 1}\n` : ""}${stamp(from, mark)} --> ${stamp(end, mark)}\n${text.trim()}\n`);
-    saveFile(new Blob([(format === "vtt" ? "WEBVTT\n\n" : "") + cues.join("\n")]), `transcript.${format}`);
-  }
+  else saveFile(new Blob([subtitleFile(answer.cues, format)]), `transcript.${format}`);
 }

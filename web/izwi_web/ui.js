@@ -20,12 +20,24 @@ export function note(id, text, bad = false) {
   element.classList.toggle("bad", bad);
 }
 
-// Fill a menu and keep what was chosen, if it is still there.
+// Fill a menu and keep what was chosen, or what the address asks for, if it is there.
 export function fill(select, entries) {
-  const chosen = select.value;
+  const chosen = select.dataset.wanted ?? select.value;
   select.replaceChildren(...entries.map(({ value, label }) => new Option(label ?? value, value)));
-  if (entries.some(({ value }) => value === chosen)) select.value = chosen;
+  if (!entries.some(({ value }) => value === chosen)) return;
+  select.value = chosen;
+  delete select.dataset.wanted;
 }
+
+// The languages of a model, the automatic choice first.
+export function fillLanguages(select, languages) {
+  const names = languages.map((value) => ({ value, label: value[0].toUpperCase() + value.slice(1) }));
+  fill(select, [{ value: "", label: "Automatic" }, ...names.sort((a, b) => a.label.localeCompare(b.label))]);
+}
+
+// Whether a key goes into a field: then it is no shortcut.
+export const isTyping = ({ target }) =>
+  target.isContentEditable || (target.matches?.("input, select, textarea") && !["checkbox", "range"].includes(target.type));
 
 export function clock(seconds) {
   const whole = Math.max(0, Math.floor(seconds));

@@ -3,8 +3,8 @@
 import { call, failureOf, known, modelsOf, onLists, refresh, request, sendJson } from "./server.js";
 import { Player, Recorder } from "./audio.js";
 import { byId, h, note, takesFiles } from "./ui.js";
+import { describe } from "./voice-notes.js";
 
-const SENTENCE = "Hello. This is how I sound when I read a sentence aloud.";
 let clip = null, recorder = null, player = null;
 
 export function start() {
@@ -53,10 +53,19 @@ function list() {
   byId("voice-list").replaceChildren(...shown.map((voice) => h("li", { "data-name": voice.name },
     print(voice.name),
     h("div", {}, h("strong", {}, voice.name), h("span", { class: "tag" }, voice.kind === "cloned" ? "cloned" : (several && voice.model) || "built in")),
+    h("p", { class: "about-voice" }, describe(voice)),
     h("div", { class: "actions" },
-      h("button", { type: "button", onclick: () => preview(voice), "aria-label": `Listen to ${voice.name}` }, "Listen"),
+      h("button", { type: "button", class: "listen", onclick: () => preview(voice), "aria-label": `Listen to ${voice.name}` }, "Listen"),
       voice.kind === "cloned" ? h("button", { type: "button", class: "ghost", onclick: () => remove(voice), "aria-label": `Delete ${voice.name}` }, "Delete") : null))));
 }
+
+// What keys do here: see shortcuts.js.
+export const shortcuts = { stop: () => {
+  player?.close();
+  player = null;
+  note("voices-note", "");
+  showSpeaking(null);
+} };
 
 async function preview(voice) {
   player?.close();
@@ -66,7 +75,7 @@ async function preview(voice) {
   showSpeaking(voice.name);
   try {
     const model = voice.model ?? modelsOf("speech")[0]?.id;
-    const response = await sendJson("/v1/audio/speech", { model, voice: voice.name, input: SENTENCE, response_format: "pcm" });
+    const response = await sendJson("/v1/audio/speech", { model, voice: voice.name, input: sample(voice), response_format: "pcm" });
     const reader = response.body.getReader();
     for (;;) {
       const { done, value } = await reader.read();
@@ -85,35 +94,73 @@ async function preview(voice) {
   }
 }
 
+const sample = ({ name }) => byId("voice-sample").value.trim() || `Hello, I am ${name}. This is how I sound when I read a sentence aloud.`;
+
 async function remove(voice) {
+  const place = [...byId("voice-list").children].findIndex(({ dataset }) => dataset.name === voice.name);
   if (!confirm(`Delete the voice ${voice.name}? Its clip is deleted with it.`)) return;
   try {
     await request(`/v1/audio/voices/${encodeURIComponent(voice.id)}`, { method: "DELETE" });
     await refresh();
     note("voices-note", `${voice.name} was deleted`);
+    // the button that had the focus is gone
+    const items = byId("voice-list").children;
+    (items[Math.min(place, items.length - 1)]?.querySelector(".listen") ?? byId("voice-sample")).focus();
   } catch (error) {
     note("voices-note", error.message, true);
   }
 }
 
-function use(file) {
+// A clip was chosen: say how good it is before a voice is made from it.
+async function use(file) {
+  clear();
   clip = file;
   byId("clone-file").textContent = file.name;
-  byId("clone-audio").src = URL.createObjectURL(file);
-  byId("clone-audio").hidden = false;
+  note("clone-note", "Checking the clip");
+  const form = new FormData();
+  form.append("audio_sample", file);
+  try {
+    const report = await (await request("/v1/audio/voices/check", { method: "POST", body: form })).json();
+    if (clip !== file) return;
+    byId("clone-audio").src = URL.createObjectURL(file);
+    byId("clone-audio").hidden = false;
+    showReport(report);
+    note("clone-note", report.faults.length ? "A voice can be made from it, but these faults will be heard." : "A good clip for a voice.");
+  } catch (error) {
+    if (clip !== file) return;
+    clear();
+    note("clone-note", `${file.name} cannot be used: ${error.message}`, true);
+  }
+}
+
+// The figures of a clip, each with the fault that it has.
+function showReport({ duration, speech, level_dbfs, snr_db, clipped_share, faults }) {
+  const rows = [
+    ["length", "Length", `${duration.toFixed(1)} s, ${speech.toFixed(1)} s of it speech`], ["level", "Level", `${level_dbfs.toFixed(0)} dBFS`],
+    ["noise", "Above the noise", `${snr_db.toFixed(0)} dB`], ["clipping", "Cut off at the top", `${(100 * clipped_share).toFixed(1)} %`],
+  ];
+  byId("clone-report").hidden = false;
+  byId("clone-report").replaceChildren(...rows.map(([name, label, value]) => {
+    const fault = faults.find((each) => each.name === name);
+    return h("div", { class: fault ? "fault" : "fine" }, h("dt", {}, label), h("dd", {}, `${value} ${fault ? "–" : "✓"}`),
+      fault ? h("dd", { class: "why" }, fault.message) : null);
+  }));
 }
 
 function clear() {
   clip = null;
-  byId("clone-form").reset();
+  byId("clone-audio").pause();
+  byId("clone-audio").removeAttribute("src");
   byId("clone-audio").hidden = true;
+  byId("clone-report").hidden = true;
   byId("clone-file").replaceChildren(h("strong", {}, "Drop a clip here"));
 }
 
 async function record() {
   if (recorder) {
-    use(recorder.stop());
+    const recording = recorder.stop();
     recorder = null;
+    use(recording);
     byId("clone-text").value = byId("consent-text").textContent.trim();
   } else {
     try {
@@ -147,6 +194,7 @@ async function clone() {
     await refresh();
     note("clone-note", `${voice.name} was added.`);
     clear();
+    byId("clone-form").reset();
     preview({ ...voice, model: undefined });
   } catch (error) {
     note("clone-note", error.message, true);
