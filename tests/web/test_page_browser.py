@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.api.served import served
-from tests.web.browser import CHROMIUM, FLAGS, WAIT_MS
+from tests.web.browser import CHROMIUM, WAIT_MS
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
 
 
@@ -20,14 +20,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromi
 def server(tmp_path_factory):
     with served(tmp_path_factory.mktemp("page"), "--manage-models") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 def is_fault(message):
@@ -90,6 +82,149 @@ def test_spoken_text_is_played_saved_and_transcribed(page, tmp_path):
     assert "-->" in subtitles.value.path().read_text()
 
 
+def said(server, text, voice="felix"):
+    ask = {"model": "izwi-tiny-tts", "voice": voice, "input": text, "response_format": "wav"}
+    return httpx.post(f"{server.url}/v1/audio/speech", json=ask, timeout=60).content
+
+
+def as_file(name, content):
+    return {"name": name, "mimeType": "audio/wav", "buffer": content}
+
+
+def test_a_transcript_has_its_marks_and_readable_subtitles(page, server):
+    clip = said(server, "The red house is near the river. When does the train leave? At seven.")
+    ask = {"model": "izwi-tiny-asr", "response_format": "vtt"}
+    files = {"file": ("a.wav", clip)}
+    vtt = httpx.post(f"{server.url}/v1/audio/transcriptions", data=ask, files=files, timeout=60)
+    open_tab(page, "transcribe")
+    page.locator("#file").set_input_files(as_file("three.wav", clip))
+    page.locator("#transcript [role=button]").first.wait_for()
+    text = page.locator("#transcript").inner_text()
+    assert text.count(".") + text.count("?") == 3
+    with page.expect_download() as saved:
+        page.locator("[data-save=txt]").click()
+    assert saved.value.path().read_text().split() == text.split()
+    with page.expect_download() as saved:
+        page.locator("[data-save=vtt]").click()
+    assert saved.value.path().read_text().split() == vtt.text.split()
+    assert vtt.text.count("-->") >= 2
+    # one word takes the focus, and plays from its place
+    page.locator("#transcript [role=button]").first.focus()
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.textContent").lower().startswith("seven")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.getElementById('transcript-audio').currentTime > 2")
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.textContent") == "The"
+
+
+def test_a_file_that_is_no_audio_leaves_no_player(page):
+    open_tab(page, "transcribe")
+    page.locator("#file").set_input_files(as_file("noise.wav", b"no audio at all"))
+    page.locator("#transcribe-note.bad").wait_for()
+    assert page.locator("#transcript-card").is_hidden()
+
+
+def test_other_formats_are_encoded_from_the_audio_that_is_here(page):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.partition("/v1/")[2]))
+    open_tab(page, "speak")
+    page.locator("#text").fill("The red house.")
+    page.keyboard.press("Control+Enter")
+    page.locator("#speak-note", has_text="real time").wait_for()
+    for audio_format, mark in (("mp3", b"\xff"), ("opus", b"OggS"), ("flac", b"fLaC")):
+        page.locator("#speak-format").select_option(audio_format)
+        with page.expect_download() as saved:
+            page.locator("#download").click()
+        assert saved.value.suggested_filename == f"speech.{audio_format}"
+        content = saved.value.path().read_bytes()
+        assert content.startswith((mark, b"ID3"))
+        assert len(content) > 1000
+        page.locator("#download-note", has_text=f"speech.{audio_format}").wait_for()
+    assert asked.count("audio/speech") == 1
+    # a reload keeps the text and the audio
+    page.reload()
+    page.locator("#status[data-state=ok]").wait_for()
+    assert page.locator("#text").input_value() == "The red house."
+    page.locator("#history button", has_text="Play").click()
+    page.locator("#player").wait_for()
+    with page.expect_download() as saved:
+        page.locator("#history button", has_text="Save").click()
+    with wave.open(str(saved.value.path())) as audio:
+        assert audio.getnframes() > 12_000
+    assert asked.count("audio/speech") == 1
+
+
+def test_the_waveform_is_a_slider_for_keys(page):
+    open_tab(page, "speak")
+    page.locator("#text").fill("The house is near the river and the road is long.")
+    page.locator("#speak-go").click()
+    page.locator("#speak-note", has_text="real time").wait_for()
+    wave_form = page.locator("#wave")
+    wave_form.focus()
+    page.keyboard.press("End")
+    whole = wave_form.get_attribute("aria-valuemax")
+    page.wait_for_function(
+        "([id, at]) => document.getElementById(id).getAttribute('aria-valuenow') === at",
+        arg=["wave", whole],
+    )
+    page.keyboard.press("Home")
+    page.keyboard.press("Space")
+    page.locator("#play[aria-label=Play]").wait_for()
+    assert wave_form.get_attribute("aria-valuetext").startswith("0:0")
+    assert " of 0:0" in wave_form.get_attribute("aria-valuetext")
+
+
+def test_a_clip_is_judged_before_a_voice_is_made(page, server):
+    made = []
+    page.on("request", lambda request: made.append(request.method + request.url))
+    open_tab(page, "voices")
+    clip = said(server, "I am the owner of this voice, and it may be copied.")
+    page.locator("#clone-input").set_input_files(as_file("clip.wav", clip))
+    page.locator("#clone-report", has_text="speech").wait_for()
+    for name in ("Length", "Level", "noise"):
+        assert page.locator("#clone-report dt", has_text=name).is_visible()
+    with wave.open(io.BytesIO(clip)) as audio:
+        rate, frames = audio.getframerate(), audio.readframes(audio.getnframes())
+    page.locator("#clone-input").set_input_files(as_file("b.wav", wav(rate, frames[: 3 * rate])))
+    page.locator("#clone-report .fault", has_text="give at least 2 s").wait_for()
+    page.locator("#clone-input").set_input_files(as_file("c.wav", wav(rate, frames[: rate + 200])))
+    page.locator("#clone-note.bad", has_text="0.5 s long").wait_for()
+    assert page.locator("#clone-audio").is_hidden()
+    assert page.locator("#clone-report").is_hidden()
+    assert not any(url.startswith("POST") and url.endswith("/voices") for url in made)
+
+
+def wav(rate, frames):
+    data = io.BytesIO()
+    with wave.open(data, "wb") as audio:
+        audio.setnchannels(1)
+        audio.setsampwidth(2)
+        audio.setframerate(rate)
+        audio.writeframes(frames)
+    return data.getvalue()
+
+
+def test_the_first_screen_says_what_the_embedded_models_are(page):
+    line = page.locator("#about-models")
+    assert "izwi serve --model" in line.inner_text()
+    line.get_by_role("button").click()
+    page.locator("#pull-form").wait_for()
+    assert page.evaluate("document.activeElement.id") == "tab-models"
+
+
+def test_voices_say_what_they_are_and_speak_ones_own_text(page):
+    asked = []
+    page.on("request", lambda request: asked.append(request.post_data or ""))
+    open_tab(page, "voices")
+    clara = page.locator("#voice-list li", has_text="clara")
+    assert "British" in clara.locator(".about-voice").inner_text()
+    page.locator("#voice-sample").fill("A red house.")
+    clara.get_by_role("button", name="Listen to clara").click()
+    page.locator("#voice-list li.now", has_text="clara").wait_for()
+    assert any('"A red house."' in text for text in asked)
+
+
 def test_speech_stops_when_it_is_asked_to(page):
     open_tab(page, "speak")
     page.locator("#text").fill("The house is near the river and the road is long. " * 40)
@@ -139,11 +274,8 @@ def test_a_model_is_unloaded_and_loaded_again(page):
 def test_a_voice_is_cloned_heard_and_deleted(page, server):
     page.on("dialog", lambda dialog: dialog.accept())
     text = "I am the owner of this voice, and I agree that it is copied here, today and tomorrow."
-    ask = {"model": "izwi-tiny-tts", "voice": "felix", "input": text, "response_format": "wav"}
-    clip = httpx.post(f"{server.url}/v1/audio/speech", json=ask, timeout=60).content
     open_tab(page, "voices")
-    file = {"name": "clip.wav", "mimeType": "audio/wav", "buffer": clip}
-    page.locator("#clone-input").set_input_files(file)
+    page.locator("#clone-input").set_input_files(as_file("clip.wav", said(server, text)))
     page.locator("#clone-audio").wait_for(state="visible")
     page.locator("#clone-name").fill("walker")
     page.locator("#clone-text").fill(text)
@@ -157,6 +289,7 @@ def test_a_voice_is_cloned_heard_and_deleted(page, server):
     assert page.locator("#clone-audio").is_hidden()
     voice.get_by_role("button", name="Delete walker").click()
     voice.wait_for(state="detached")
+    page.wait_for_function("document.activeElement.classList.contains('listen')")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -167,19 +300,9 @@ def test_nothing_is_wider_than_the_screen(page, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def silent_wav(seconds):
-    data = io.BytesIO()
-    with wave.open(data, "wb") as audio:
-        audio.setnchannels(1)
-        audio.setsampwidth(2)
-        audio.setframerate(16_000)
-        audio.writeframes(bytes(2 * int(16_000 * seconds)))
-    return data.getvalue()
-
-
 def test_silence_has_no_words(page):
     open_tab(page, "transcribe")
     page.locator("#file").set_input_files(
-        {"name": "silence.wav", "mimeType": "audio/wav", "buffer": silent_wav(2)}
+        {"name": "silence.wav", "mimeType": "audio/wav", "buffer": wav(16_000, bytes(64_000))}
     )
     page.locator("#transcribe-note", has_text="No speech was found").wait_for()

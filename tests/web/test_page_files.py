@@ -49,13 +49,18 @@ def test_ids_are_unique():
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_every_import_is_exported(script):
-    for names, name in re.findall(r'import \{([^}]*)\} from "\./([\w.-]+)"', script.read_text()):
-        exported = (FOLDER / name).read_text()
+    text = script.read_text()
+    for names, name in re.findall(r'import \{([^}]*)\} from "\./([\w.-]+)"', text):
         for wanted in filter(None, map(str.strip, names.split(","))):
-            pattern = rf"export (?:async )?(?:const|let|function\*?|class) {wanted}\b"
-            assert re.search(pattern, exported), f"{name} does not export {wanted}"
-    for name in re.findall(r'import \* as \w+ from "\./([\w.-]+)"', script.read_text()):
-        assert "export function start()" in (FOLDER / name).read_text()
+            assert_exported(name, wanted)
+    for alias, name in re.findall(r'import \* as (\w+) from "\./([\w.-]+)"', text):
+        for wanted in re.findall(rf"(?<![\w.\"/]){alias}\.(\w+)", text):
+            assert_exported(name, wanted)
+
+
+def assert_exported(name, wanted):
+    pattern = rf"export (?:async )?(?:const|let|function\*?|class) {wanted}\b"
+    assert re.search(pattern, (FOLDER / name).read_text()), f"{name} does not export {wanted}"
 
 
 def test_every_tab_has_its_panel_and_its_module():
@@ -63,6 +68,8 @@ def test_every_tab_has_its_panel_and_its_module():
     panels = {a["id"]: a["aria-labelledby"] for _, a in ELEMENTS if a.get("role") == "tabpanel"}
     assert {tab["aria-controls"]: tab["id"] for tab in tabs} == panels
     assert {f"{name}.js" for name in panels} <= {path.name for path in SCRIPTS}
+    for name in panels:
+        assert_exported(f"{name}.js", "start")
 
 
 def test_every_control_has_a_name():
@@ -137,3 +144,14 @@ def test_text_has_the_contrast_of_level_aa(theme):
     pairs += [("on-action", "action"), ("on-amber", "amber"), ("bad", "surface"), ("bad", "sunken")]
     low = {pair: round(contrast(of[pair[0]], of[pair[1]]), 2) for pair in pairs}
     assert {pair: ratio for pair, ratio in low.items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
+def test_borders_of_controls_have_a_contrast_of_3(theme):
+    of = colours(theme)
+    for ground in ("paper", "surface", "sunken"):
+        assert contrast(of["edge"], of[ground]) >= 3.0, ground
+    style = (FOLDER / "style.css").read_text()
+    for control in ("input, select, textarea {", "\nbutton {", ".drop {"):
+        rule = style[style.index(control) :].partition("}")[0]
+        assert "var(--edge)" in rule, control

@@ -4,89 +4,28 @@ has the page."""
 from __future__ import annotations
 
 import json
-import mimetypes
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
 
 import pytest
 
-import izwi_web
-from tests.web.browser import CHROMIUM, FLAGS, WAIT_MS
+from tests.web.browser import CHROMIUM
+from tests.web.page_server import ANSWERS
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
-
-FILES = Path(izwi_web.__file__).parent
-MODEL = {"id": "chat", "capabilities": ["chat"]}
-ANSWERS = {
-    "/readyz": {"status": "ready"},
-    "/v1/models": {"object": "list", "data": [MODEL]},
-    "/v1/audio/voices": {"object": "list", "data": []},
-}
-
-
-class Handler(BaseHTTPRequestHandler):
-    """The files of the page, empty lists, and nothing that talks."""
-
-    def do_GET(self):
-        path = self.path.partition("?")[0]
-        file = FILES / (path.removeprefix("/page/") if path != "/" else "index.html")
-        if path in ANSWERS:
-            self.answer(200, "application/json", json.dumps(ANSWERS[path]).encode())
-        elif file.is_file():
-            self.answer(200, mimetypes.guess_type(file.name)[0], file.read_bytes())
-        else:
-            self.answer(404, "application/json", b"{}")
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.answer(400, "application/json", b"{}")  # no WebRTC
-
-    def answer(self, status, kind, data):
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_): ...
-
-
-@pytest.fixture(scope="module")
-def url():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture
-def page(browser, url):
-    context = browser.new_context()
-    context.set_default_timeout(WAIT_MS)
-    opened, failures = context.new_page(), []
-    opened.on("pageerror", lambda error: failures.append(str(error)))
-    opened.goto(url)
-    opened.locator("#talk-start:enabled").wait_for()
-    yield opened
-    context.close()
-    assert failures == []
+def page(bare_page):
+    return bare_page
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_without_room_says_why(page, status):
     full = {"error": {"message": "the server has its maximum of 256 live sessions"}}
+    listed = ANSWERS["/v1/models"] | {"webrtc": True}
+    page.route("**/v1/models", lambda route: route.fulfill(json=listed))
+    page.reload()
+    page.locator("#talk-start:enabled").wait_for()
     page.route("**/v1/realtime/calls?*", lambda route: route.fulfill(status=status, json=full))
     page.locator("#talk-start").click()
     page.locator("#talk-note.bad", has_text="maximum of 256 live sessions").wait_for()
@@ -102,6 +41,13 @@ def socket(page):
     page.locator("#talk-start").click()
     page.locator("#talk-state[data-state=listening]").wait_for()
     return sockets[0]
+
+
+def test_webrtc_is_left_alone_where_the_server_has_none(page, socket):
+    """It would log an error at each start."""
+    asked = page.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert any("/v1/models" in name for name in asked)
+    assert not any("/v1/realtime/calls" in name for name in asked)
 
 
 def test_an_answer_that_fails_says_why(page, socket):
@@ -127,10 +73,10 @@ def test_a_session_that_cannot_be_opened_says_what_to_do(page):
     assert page.locator("#talk-start").inner_text() == "Start talking"
 
 
-def test_metrics_show_the_least_slack_of_all_models(page):
+def test_metrics_show_the_least_audio_in_reserve(page):
     """A model without listeners has infinite slack, which is not shown."""
     lines = ['slack_seconds{model="a"} 2.41', 'slack_seconds{model="b"} +Inf']
     text = "".join(f"izwi_engine_least_{line}\n" for line in lines)
     page.route("**/metrics", lambda route: route.fulfill(body=text, content_type="text/plain"))
     page.locator("#tab-metrics").click()
-    page.locator(".tile", has_text="Least slack").locator("b", has_text="2.4 s").wait_for()
+    page.locator(".tile", has_text="Audio in reserve").locator("b", has_text="2.4 s").wait_for()

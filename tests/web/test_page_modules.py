@@ -1,0 +1,143 @@
+"""The page's modules that need no browser, run by node: words, subtitles, levels, charts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import izwi_web
+from izwi_api.services.subtitles import cue_lines
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="needs node")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    copied = tmp_path_factory.mktemp("page")
+    for script in Path(izwi_web.__file__).parent.glob("*.js"):
+        shutil.copy(script, copied)
+    (copied / "package.json").write_text('{"type": "module"}')
+    return copied
+
+
+@pytest.fixture
+def run(folder):
+    """Run a function body of JavaScript with a module's exports; return its result."""
+
+    def evaluate(module, body, *values):
+        code = (
+            f'import * as module from "./{module}";\n'
+            f"const made = ((m, ...values) => {{ {body} }})(module, ...{json.dumps(values)});\n"
+            "console.log(JSON.stringify(made));"
+        )
+        done = subprocess.run(
+            [NODE, "--input-type=module", "-e", code], cwd=folder, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    return evaluate
+
+
+def timed(*words):
+    return [{"word": word, "start": n, "end": n + 0.5} for n, word in enumerate(words)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "pieces"),
+    [
+        ("Hello, world!", ["Hello", "world"], ["Hello,", "world!"]),
+        (
+            'He said: "So be it." (Twice)',
+            ["he", "said", "so", "be", "it", "twice"],
+            ["He", "said:", '"So', "be", 'it."', "(Twice)"],
+        ),
+        ("It costs 3.5 euros.", ["It", "costs", "other", "euros"], ["It", "costs 3.5", "euros."]),
+        ("你好，世界。", ["你", "好", "世", "界"], ["你", "好，", "世", "界。"]),
+        ("…well", ["well"], ["…well"]),
+        ("", [], []),
+    ],
+)
+def test_words_keep_the_marks_around_them(run, text, words, pieces):
+    made = run("subtitles.js", "return m.wordsInText(...values)", text, timed(*words))
+    assert [piece["text"] for piece in made] == pieces
+    assert "".join(piece["text"] + piece["space"] for piece in made) == text
+
+
+def test_captions_become_readable_subtitles(run):
+    text = "The red house is near the river. The train leaves at seven. " + "and so on " * 20
+    segments = [{"start": 0, "end": 30, "text": text}, {"start": 30, "end": 31, "text": " "}]
+    cues = run("subtitles.js", "return m.estimateCues(...values)", segments)
+    assert cues[0]["text"] == "The red house is near the river."
+    assert cues[1]["text"] == "The train leaves at seven."
+    assert " ".join(" ".join(cue["text"] for cue in cues).split()) == text.strip()
+    for cue in cues:
+        lines = cue["text"].split("\n")
+        assert len(lines) <= 2
+        assert all(len(line) <= 42 for line in lines)
+        assert len(cue_lines(" ".join(lines))) <= 2
+        assert 0 < cue["end"] - cue["start"] <= 7
+    written = run("subtitles.js", "return m.subtitleFile(...values)", cues, "srt")
+    assert written.startswith("1\n00:00:00,000 --> 00:00:0")
+    assert written.endswith("\n")
+    assert not written.endswith("\n\n")
+    blank = run("subtitles.js", 'return m.subtitleFile([{start: 0, end: 1, text: " "}], "vtt")')
+    assert blank == "WEBVTT\n\n"
+
+
+def test_the_first_audible_sound_is_found_behind_silence_and_a_click(run):
+    body = """
+      const samples = new Float32Array(24000);
+      samples[100] = 0.004;  // a start transient of -48 dBFS
+      for (let i = 9600; i < 24000; i++) samples[i] = 0.1 * Math.sin(i / 10);
+      return [m.firstAudible(samples, 24000), m.firstAudible(samples.subarray(0, 9600), 24000)];
+    """
+    assert run("latency.js", body) == [0.4, None]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_the_last_word_is_the_last_sound_above_the_noise(run, noise):
+    body = """
+      const levels = new m.SpokenLevels(), [noise] = values;
+      for (let at = 0; at < 100; at++) {  // pieces of 40 ms; speech from 1 s to 2 s
+        const samples = new Float32Array(960);
+        const peak = at >= 25 && at < 50 ? 0.2 : noise;
+        for (let i = 0; i < 960; i++) samples[i] = peak * Math.sin(i / 5);
+        levels.push(samples, 24000, (at + 1) * 40);
+      }
+      return [levels.lastSpeechMs(4000), levels.lastSpeechMs(1500), levels.lastSpeechMs(0)];
+    """
+    assert run("latency.js", body, noise) == [2000, 1500, None]
+
+
+def test_phases_follow_each_other(run):
+    turn = {"lastWord": 1000, "stopped": 1500, "text": 1400, "audio": 1600, "audible": 1800}
+    made = run("latency.js", "return m.phasesOf(...values)", turn)
+    assert [(phase["fromMs"], phase["toMs"]) for phase in made] == [
+        (0, 500),
+        (None, None),  # it was not transcribed
+        (400, 400),  # the answer was prepared before the end of the turn was noticed
+        (500, 600),
+        (600, 800),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "heard", "length"),
+    [("One two.", "One", 3), ("One  two.", "One two", 8), ("One", "", 0), ("One", "Two", 0)],
+)
+def test_what_was_heard_of_an_answer(run, text, heard, length):
+    assert run("conversation.js", "return m.heardLength(...values)", text, heard) == length
+
+
+def test_a_line_breaks_where_there_is_no_figure(run):
+    points = [{"atMs": n * 100, "value": value} for n, value in enumerate([0, 2, None, 1])]
+    runs = run("chart.js", "return m.runsOf(...values)", points, 300, 64)
+    assert [len(made) for made in runs] == [2, 1]
+    assert runs[0][1] == [100, 6]
+    assert runs[1][0][0] == 300
