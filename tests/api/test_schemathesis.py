@@ -28,12 +28,16 @@ UNTOLD = (
     "POST /v1/realtime/client_secrets",
     "POST /v1/responses",
     "POST /v1/audio/align",
+    "POST /v1/audio/convert",
     "POST /v1/audio/voices",
+    "POST /v1/audio/voices/check",
     "POST /v1/audio/voice_consents",
     "POST /v1/audio/voice_consents/{consent_id}",
 )
-# A model may be called org/load, so what is at these paths can be read, too: `Allow` says so.
+# A model may be called org/load, and a voice check, so what is at these paths can be read, too:
+# `Allow` says so.
 READABLE = (
+    "/v1/audio/voices/check",
     "/v1/models/pull",
     "/v1/models/{model_id}/load",
     "/v1/models/{model_id}/unload",

@@ -242,6 +242,25 @@ def test_the_page_reconnects_and_keeps_the_conversation(page, live):
     until(page, lambda: live.num_audio > 0)  # the same microphone
 
 
+def test_a_session_that_the_server_ends_is_over(page, live):
+    """The microphone is not opened again without the user."""
+    start(page)
+    live.send(
+        "conversation.item.input_audio_transcription.completed", item_id="a", transcript="Hi."
+    )
+    live.send("error", error={"code": "session_expired", "message": "it has reached its limit"})
+    live.sockets[-1].close(code=1001)
+    page.locator("#talk-state[data-state=off]").wait_for()
+    page.locator("#talk-note.bad", has_text="reached its limit").wait_for()
+    assert len(live.sockets) == 1
+    # what is typed next goes on from there
+    page.locator("#typed").fill("And then?")
+    page.locator("#typed").press("Enter")
+    until(page, lambda: len(live.events("conversation.item.create")) == 2)
+    items = [event["item"] for event in live.events("conversation.item.create")]
+    assert [item["content"][0]["text"] for item in items] == ["Hi.", "And then?"]
+
+
 def test_a_button_is_held_to_talk(page, live):
     page.locator("details.settings summary").click()
     page.locator("#talk-turns").select_option("hold")

@@ -10,6 +10,8 @@ import { SpokenLevels, firstAudible } from "./latency.js";
 const KEPT_LEVELS = 200;
 const LEAST_HELD_MS = 300; // of a button that is held to talk
 const RETURNS = new Set([1001, 1006, 1012]); // close codes after which the server may come back
+// Errors with which the server ends a session: it would not go on for longer.
+const ENDINGS = new Set(["session_expired", "idle_timeout", "unread_output", "too_many_errors", "internal_error"]);
 const REFUSED = "No live session could be opened: the server is full, or needs a key. Try again soon, or enter a key with the button at the edge of the page.";
 
 export class Session {
@@ -35,7 +37,7 @@ export class Session {
     this.player = new Player();
     this.serverPlays = false; // over WebRTC the server plays the answer
     if (microphone) this.attach(microphone);
-    const onEnd = () => this.lose({ why: "The connection to the server was lost.", returns: true });
+    const onEnd = () => this.lose({ why: this.ending ?? "The connection to the server was lost.", returns: !this.ending });
     if (microphone && known.webrtc) {
       const call = await LiveCall.open(this.settings.model, microphone.stream, (event) => this.receive(event), onEnd, (samples) => this.hearAnswer(samples));
       if (this.isOver) call?.close();
@@ -60,8 +62,9 @@ export class Session {
     socket.onerror = null;
     socket.onclose = ({ code, reason }) => {
       const busy = code === 1013 ? "The server is busy. Try again soon." : "";
-      const plain = code === 1000 || code === 1005;
-      this.lose({ why: plain ? reason : busy || reason || `The connection was closed (${code}).`, returns: RETURNS.has(code), plain });
+      const plain = !this.ending && (code === 1000 || code === 1005);
+      const why = this.ending ?? (plain ? reason : busy || reason || `The connection was closed (${code}).`);
+      this.lose({ why, returns: !this.ending && RETURNS.has(code), plain });
     };
   }
 
@@ -194,6 +197,7 @@ export class Session {
   }
 
   on_error({ error }) {
+    if (ENDINGS.has(error.code)) this.ending = error.message;
     if (error.code !== "response_cancel_not_active") this.hooks.onNote(error.message, true);
   }
 

@@ -84,8 +84,10 @@ def estimate_words(text: str, start_s: float, end_s: float) -> list[AlignedWord]
     words, done = [], 0
     for start, stop in places:
         begun, done = done, done + _width(text[start:stop])
-        times = (round(start_s + (end_s - start_s) * n / total, 3) for n in (begun, done))
-        words.append(AlignedWord(text[start:stop], *times, start, stop))
+        begin_s, stop_s = (
+            round(start_s + (end_s - start_s) * share / total, 3) for share in (begun, done)
+        )
+        words.append(AlignedWord(text[start:stop], begin_s, stop_s, start, stop))
     return words
 
 
