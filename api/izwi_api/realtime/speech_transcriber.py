@@ -21,17 +21,22 @@ _SILENCE = np.zeros(INPUT_RATE // 5, np.float32)
 class SpeechTranscriber:
     """Transcribes the stretch of speech in progress.
 
+    A transcription that lags goes on after its stretch has ended. It reports its text as long as
+    the turn lasts, and not as words of the turn that follows.
+
     A key is charged for what is transcribed, but once for speech that is transcribed again.
 
     Args:
-        on_text: Called with its transcript so far, and with the stable part of it.
+        on_text: Called with a transcript of the turn so far, with the stable part of it, and
+            whether it is that of all speech so far: a transcription that was started again ends
+            earlier.
         on_complete: Called with the transcript of all of it, after `complete`.
     """
 
     def __init__(
         self,
         services: Services,
-        on_text: Callable[[str, str], None],
+        on_text: Callable[[str, str, bool], None],
         on_complete: Callable[[str], None],
     ):
         self._services, self._on_text, self._on_complete = services, on_text, on_complete
@@ -39,6 +44,7 @@ class SpeechTranscriber:
         self._ended: LiveTranscriber | None = None
         self._prepared: LiveTranscriber | None = None  # finished, for an answer only prepared
         self._superseded: LiveTranscriber | None = None  # finished, for an answer discarded since
+        self._of_turn: list[LiveTranscriber] = []  # finished or not; the last one has all of it
         self._fed_ms = 0  # end of the audio that was fed
 
     @property
@@ -53,10 +59,14 @@ class SpeechTranscriber:
                 transcription.refund()
         # one that was finished in a pause may go on: its words are known sooner than the new one's
         superseded, self._prepared = self._prepared, None
+        of_turn = self._of_turn
         self.drop()
         self._superseded = superseded
-        self._transcription = LiveTranscriber(self._services, setting, self._on_text)
-        self._transcription.feed(samples)
+        begun = LiveTranscriber(
+            self._services, setting, lambda text, stable: self._report_text(begun, text, stable)
+        )
+        begun.feed(samples)
+        self._transcription, self._of_turn = begun, [*of_turn, begun]
         self._fed_ms = end_ms
 
     def feed(self, samples: Float32, end_ms: int) -> None:
@@ -95,7 +105,7 @@ class SpeechTranscriber:
 
         Whoever has the task of its transcript cancels it from now on.
         """
-        self._prepared = None
+        self._prepared, self._of_turn = None, []
 
     def drop(self) -> None:
         """Stop transcribing, and drop what was finished but not kept."""
@@ -103,6 +113,7 @@ class SpeechTranscriber:
             if transcription is not None:
                 transcription.close()
         self._transcription = self._ended = self._superseded = None
+        self._of_turn = []
         self.drop_prepared()
 
     def drop_prepared(self) -> None:
@@ -110,6 +121,10 @@ class SpeechTranscriber:
         if self._prepared is not None:
             self._prepared.close()
         self._prepared = None
+
+    def _report_text(self, transcription: LiveTranscriber, text: str, stable: str) -> None:
+        if transcription in self._of_turn:
+            self._on_text(text, stable, transcription is self._of_turn[-1])
 
     def _report_complete(
         self, transcription: LiveTranscriber, transcript: asyncio.Task[str]
