@@ -14,6 +14,11 @@ audible sample of the user was sent:
     lead_in       + until that audio is audible: quiet samples before it
     network       round trip of an event, measured on the idle session; included in all of the above
 
+Their sum is the audible latency, from the user's last sample to the first one of the answer that
+can be heard. `--listens 20` also listens to 20 whole answers, each in a session of its own on the
+idle server, with voice after voice. It counts the gaps that a client hears which plays what
+arrives at once: their number, and their milliseconds.
+
 For each interruption: time from its first audible sample to the last audio sent, and to the end of
 the response. Clients that do not flush their buffer play up to 250 ms longer.
 """
@@ -37,7 +42,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.live_models import CHAT, SIZES
-from benchmarks.measure import AUDIBLE_BLOCK, audible_blocks, write_result
+from benchmarks.measure import AUDIBLE, AUDIBLE_BLOCK, audible_blocks, write_result
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.backends.torch.backend import torch_backend
@@ -45,11 +50,14 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
+from izwi.scheduler.playback import find_gaps
 
 RATE = 24_000
 _BLOCK_S = 0.02
 _START_S = 400.0
 _EVENT_S = 60.0
+_HEARD = RATE // 50  # samples: the power of 20 ms is heard
+_AUDIBLE_GAP_S = 0.002  # shorter gaps are those of this client's own clock
 _QUESTIONS = (
     "When does the {} leave?",
     "Where is the {}?",
@@ -58,7 +66,9 @@ _QUESTIONS = (
 )
 _THINGS = ("train", "river", "house", "garden", "market", "school", "bus", "boat", "bridge")
 _INTERRUPTION = "No, wait. I would like to know about the {}."
-_VOICES = ("felix", "clara", "greta", "amber")
+_VOICES = ("felix", "clara", "greta", "amber", "hugo")
+# Of an answer that is listened to; the others are times, reported by their medians.
+_COUNTED = ("gaps", "gap", "total")
 
 
 def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]]:
@@ -186,13 +196,10 @@ class Client:
         heard_s = await self.until("conversation.item.input_audio_transcription.completed")
         token_s = await self.until("response.output_audio_transcript.delta")
         frame_s = await self.until("response.output_audio.delta")
-        await self.until("response.output_audio.delta", _is_audible)
-        quiet = 0
-        for _, audio in self.received():
-            audible = audible_blocks(audio)
-            quiet += int(audible[0]) * AUDIBLE_BLOCK if len(audible) else len(audio)
-            if len(audible):
-                break
+        await self.until(
+            "response.output_audio.delta", lambda _: first_audible(self.audio()) is not None
+        )
+        quiet = first_audible(self.audio()) or 0
         marks = [ended_s, stopped_s, max(stopped_s, heard_s)]
         marks.append(max(marks[-1], token_s))
         marks.append(max(marks[-1], frame_s))
@@ -203,6 +210,20 @@ class Client:
         }
         row["lead_in"] = 1e3 * quiet / RATE
         return row | {"total": sum(row.values())}
+
+    async def listen(self, question: Float32) -> dict[str, float]:
+        """Ask a question, time its answer by phase, and listen to all of it."""
+        row = await self.turn(question)
+        await self.until("response.done")
+        gaps = find_gaps([(at_s, len(audio) / RATE) for at_s, audio in self.received()])
+        lengths_ms = [1e3 * gap.length_s for gap in gaps if gap.length_s >= _AUDIBLE_GAP_S]
+        row |= {"gaps": len(lengths_ms), "gap": sum(lengths_ms)}
+        return row | {"audio": 1e3 * len(self.audio()) / RATE}
+
+    def audio(self) -> Float32:
+        """Return all audio since `forget`."""
+        parts = [audio for _, audio in self.received()]
+        return np.concatenate([*parts, np.zeros(0, np.float32)])
 
     async def settle(self) -> None:
         """Wait for the answer to the interruption to begin, and cancel it."""
@@ -221,18 +242,33 @@ class Client:
         return {"last_audio": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
 
 
-def _is_audible(event: dict[str, Any]) -> bool:
-    audio = from_s16le(base64.b64decode(event["delta"]))
-    return len(audible_blocks(audio)) > 0
+def first_audible(audio: Float32) -> int | None:
+    """Return the sample where an answer becomes audible: 20 ms from there are over -50 dBFS.
+
+    A codec's click of 5 ms is shorter, and is not heard.
+    """
+    power = np.cumsum(np.pad(np.square(audio, dtype=np.float64), (1, 0)))
+    means = (power[_HEARD:] - power[:-_HEARD]) / _HEARD
+    over = np.flatnonzero(means > AUDIBLE**2)
+    if not len(over):
+        return None
+    start = int(over[0])
+    return start + int(np.argmax(np.abs(audio[start : start + _HEARD]) > AUDIBLE))
 
 
 @asynccontextmanager
-async def session(url: str, model: str, seed: int, turns: dict[str, Any]) -> AsyncIterator[Client]:
+async def session(
+    url: str, model: str, seed: int, turns: dict[str, Any], voice: str | None = None
+) -> AsyncIterator[Client]:
     """Open a session."""
     address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model={model}"
     async with connect(address, max_size=None, compression=None) as socket:
         client = Client(socket, seed)
-        audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
+        audio: dict[str, Any] = {
+            "input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}
+        }
+        if voice is not None:
+            audio["output"] = {"voice": voice}
         update = {"type": "realtime", "audio": audio, "max_output_tokens": 60}
         update["instructions"] = "Answer briefly."
         await client.tell("session.update", session=update)
@@ -275,6 +311,30 @@ async def run_level(
     return row
 
 
+async def listen_alone(
+    options: argparse.Namespace, url: str, questions: list[Float32]
+) -> dict[str, Any]:
+    """Listen to whole answers on the idle server, each in a session of its own."""
+    answers = []
+    for number in range(options.listens):
+        voice = _VOICES[number % len(_VOICES)] if options.size == "embedded" else None
+        detection = {"type": options.turns}
+        async with session(url, options.model, number, detection, voice) as client:
+            await asyncio.sleep(1.0)
+            answers.append(await client.listen(questions[number % len(questions)]))
+            await asyncio.sleep(0.5)
+    totals = [answer["total"] for answer in answers]
+    return {
+        "listens": len(answers),
+        "audible_ms": _middle(answers, "total"),
+        "audible_p95_ms": round(float(np.percentile(totals, 95)), 1),
+        **{f"{name}_ms": _middle(answers, name) for name in answers[0] if name not in _COUNTED},
+        "answers_with_gaps": sum(answer["gaps"] > 0 for answer in answers),
+        "gaps": int(sum(answer["gaps"] for answer in answers)),
+        "gaps_ms": round(sum(answer["gap"] for answer in answers), 1),
+    }
+
+
 def _middle(rows: list[dict[str, float]], name: str) -> float:
     return round(float(np.median([row[name] for row in rows])), 1)
 
@@ -287,7 +347,7 @@ def served(options: argparse.Namespace) -> Iterator[str]:
         return
     command = [sys.executable, "-m", "benchmarks.live_server", "--size", options.size]
     command += ["--device", options.device, "--port", str(options.port)]
-    command += ["--streams", str(4 * max(options.sessions))]
+    command += ["--streams", str(4 * max([*options.sessions, 1]))]
     command += ["--api-servers", str(options.api_servers)]
     if options.chat:
         command += ["--chat", options.chat]
@@ -323,17 +383,22 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--port", type=int, default=8190)
     parser.add_argument("--api-servers", type=int, default=1, help="API-server processes")
-    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--sessions", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each session")
+    parser.add_argument("--listens", type=int, default=0, help="whole answers to listen to")
     parser.add_argument("--turns", choices=["server_vad", "semantic_vad"], default="server_vad")
     options = parser.parse_args()
-    most = max(options.sessions) * options.rounds
+    most = max([*options.sessions, 1]) * options.rounds
+    most = max(most, options.listens)
     said = voices(min(most, 40), min(most, 10))
     rows: list[dict[str, Any]] = []
     fixed = {name: getattr(options, name) for name in ("size", "turns", "api_servers")}
     with served(options) as url:
         warm = argparse.Namespace(**{**vars(options), "rounds": 2})
         asyncio.run(run_level(warm, url, 1, said))
+        if options.listens:
+            rows.append(asyncio.run(listen_alone(options, url, said[0])))
+            write_result(f"live_{options.size}", rows, **fixed)
         for count in options.sessions:
             rows.append(asyncio.run(run_level(options, url, count, said)))
             write_result(f"live_{options.size}", rows, **fixed)  # a later level may fail

@@ -163,3 +163,6 @@ def test_the_metrics_count_prepared_answers(server):
     head = {"authorization": f"Bearer {server.keys['free']}"}
     shown = httpx.get(f"http://127.0.0.1:{server.port}/metrics", headers=head).text
     assert "# TYPE izwi_live_prepared_answers_total counter" in shown
+    for name in ("izwi_live_answers", "izwi_live_gaps", "izwi_live_gap_seconds"):
+        assert f"# TYPE {name}_total counter" in shown
+    assert "# TYPE izwi_live_latency_seconds histogram" in shown

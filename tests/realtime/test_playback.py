@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from izwi.backends.torch.backend import torch_backend
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.inputs import SpeechInput
+from izwi.registry import Registry
 from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.playback import PlaybackClock
 
@@ -45,7 +51,9 @@ def test_the_played_time_never_decreases_or_exceeds_the_sent_time(steps):
 def test_silence_at_the_start_of_an_answer_is_trimmed(cut, quiet):
     loud = np.linspace(0.1, 0.5, 4000, dtype=np.float32)
     whole = np.concatenate([np.full(quiet, 1e-4, np.float32), loud])
-    whole[: min(quiet, 1)] = 0.02  # a codec's click
+    # a codec's click: of a sample, and of 5 ms at -48 dBFS, decaying over 10 more
+    click = np.concatenate([[0.02], np.full(119, 0.004), np.full(240, 0.001)])[:quiet]
+    whole[: len(click)] = click
     lead_in = LeadIn(24_000)
     played = [lead_in.cut(whole[start : start + cut]) for start in range(0, len(whole), cut)]
     expected = whole[max(0, quiet - 480) :]
@@ -60,3 +68,23 @@ def test_a_pause_at_the_start_of_an_answer_is_kept(cut):
     audio = np.concatenate(played)
     assert len(whole) - 9600 - 480 <= len(audio) <= len(whole) - 9600
     assert audio[-100:].all()
+
+
+def test_the_lead_silence_of_every_embedded_voice_is_trimmed():
+    """All of them start with a click and 160 ms of silence."""
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    name = registry.load("izwi-tiny-tts")
+    model = registry.speech(name)
+    engine = Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26))
+    for voice in model.speakers:
+        asked = SpeechInput("I can.", voice, seed=1)
+        engine.submit(replace(model.prepare_speech(voice, name, asked), max_entries=4))
+    audio = dict.fromkeys(model.speakers, np.zeros(0, np.float32))
+    while engine.has_work:
+        for chunk in engine.step():
+            if chunk.pcm is not None:
+                audio[chunk.request_id] = np.concatenate([audio[chunk.request_id], chunk.pcm])
+    for voice, pcm in audio.items():
+        trimmed = len(pcm) - len(LeadIn(24_000).cut(pcm))
+        assert trimmed >= 24 * 130, voice

@@ -19,6 +19,7 @@ from izwi_api.realtime.input_audio import InputBuffer
 from izwi_api.realtime.items import Conversation, parse_item
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import RealtimeSettings, wire_format
+from izwi_api.services.production_pace import ProductionPace
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
@@ -45,6 +46,8 @@ class _Services:
     registry: _Nothing
     engine: SimpleNamespace
     settings: Settings = field(default_factory=Settings)
+    pace: ProductionPace = field(default_factory=ProductionPace)
+    report_answer: object = None
 
 
 SERVICES = _Services(_Nothing(), SimpleNamespace())

@@ -88,3 +88,23 @@ def test_the_deltas_of_a_slow_transcriber_begin_their_transcripts(world):
     ]
     for item_id, text in completed.items():
         assert text.startswith(deltas[item_id])
+
+
+def test_late_words_of_the_same_turn_are_still_its_deltas(world, monkeypatch):
+    """After a pause, the turn is transcribed again from its beginning."""
+    first = "One two three four five."
+    listen_late(monkeypatch, first, "", "")
+
+    async def script(phone, engine):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("would-like"))
+        await phone.be_silent(0.3)  # an answer is prepared
+        await phone.hear(recorded("when-leaves"))
+        await phone.be_silent(0.1)
+        await phone.until(COMPLETED)
+
+    phone = world.talk(script, session=session())
+    assert len(phone.of(COMPLETED)) == 1
+    stopped = phone.of("input_audio_buffer.speech_stopped")[0].at_s
+    early = [e.event["delta"] for e in phone.of(DELTA) if e.at_s < stopped]
+    assert early == ["One two three"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +79,7 @@ class World:
             made, voices = Phone(**phone), VoiceStore(self.home)
             count = made.prepared.append
             services = Services(engine, self.registry, settings, voices, count_prepared=count)
+            services = dataclasses.replace(services, report_answer=made.figures.append)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)
             for _ in range(_PASSES):  # what was cancelled ends

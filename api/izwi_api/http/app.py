@@ -101,7 +101,7 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
-    rest = *_earlier(items), metrics.count_prepared
+    rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
     services = Services(aliased, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")

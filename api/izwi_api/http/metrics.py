@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi.engine_client import EngineClient
 from izwi.metrics import FIGURES
+from izwi_api.services.answer_figures import AnswerFigures
 
 _SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
@@ -89,10 +90,39 @@ class HttpMetrics:
             ["outcome"],
             registry=counts,
         )
+        self._add_answers(counts)
+
+    def _add_answers(self, counts: CollectorRegistry) -> None:
+        """Add the metrics of spoken answers of live sessions."""
+        self.answer_latency_s = Histogram(
+            "izwi_live_latency_seconds",
+            "Seconds from the user's last word until the end of the turn was detected, the "
+            "transcript was complete, the first text of the answer, and its first audio.",
+            ["until"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=counts,
+        )
+        self.answers = Counter("izwi_live_answers", "Spoken live answers.", registry=counts)
+        self.answer_gaps = Counter(
+            "izwi_live_gaps",
+            "Gaps in the playback of live answers: the client had played all that it was sent.",
+            registry=counts,
+        )
+        self.answer_gaps_s = Counter(
+            "izwi_live_gap_seconds", "Seconds of gaps in live answers.", registry=counts
+        )
 
     def count_prepared(self, is_given: bool) -> None:
         """Count an answer that was prepared before the turn had ended."""
         self.prepared.labels("given" if is_given else "discarded").inc()
+
+    def observe_answer(self, figures: AnswerFigures) -> None:
+        """Count a spoken answer of a live session, its gaps, and its latency."""
+        for until, seconds in figures.latency_s.items():
+            self.answer_latency_s.labels(until).observe(seconds)
+        self.answers.inc()
+        self.answer_gaps.inc(figures.num_gaps)
+        self.answer_gaps_s.inc(figures.gaps_s)
 
 
 class EngineFigures(Collector):

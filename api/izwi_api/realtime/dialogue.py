@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
 from izwi.errors import IzwiError
+from izwi_api.realtime.answers import Answers
 from izwi_api.realtime.errors import REFUSALS, EventError
 from izwi_api.realtime.input_audio import InputBuffer, empty_transcript
 from izwi_api.realtime.items import Conversation, Item, new_item_id
+from izwi_api.realtime.microphone import Microphone
 from izwi_api.realtime.out_of_band import OutOfBandResponses
 from izwi_api.realtime.overlap import OverlapCheck
-from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
+from izwi_api.realtime.response import Emit, Hooks, ResponseSetting
 from izwi_api.realtime.response_maker import ResponseMaker, takes_audio, transcription_of
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, input_wire
 from izwi_api.realtime.speaker import Speaker
@@ -51,7 +53,8 @@ from izwi_api.realtime.turn_events import (
     Truncate,
 )
 from izwi_api.realtime.turn_rules import Rules
-from izwi_api.realtime.turns import State, advance
+from izwi_api.realtime.turn_state import State
+from izwi_api.realtime.turns import advance
 from izwi_api.realtime.vad import SpeechFrame
 from izwi_api.services.context import Services
 
@@ -87,14 +90,17 @@ class Dialogue:
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(input_wire(settings))
         self._overlap = OverlapCheck()
+        self._microphone = Microphone(self._buffer, self._overlap)
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
         self._turn_id = self._unsaid_id = ""  # items of the current turn: its own, the answered one
-        self._responses: dict[int, Response] = {}
+        add, sent = self.conversation.append, self._overlap.write_sent
+        hooks = Hooks(emit, add, sent, room, lambda _: None, speaker)
+        self._answers = Answers(self._maker, hooks, self._ended, services.report_answer)
+        self._heard_s: dict[str, float] = {}  # times of the last turn
         self.out_of_band = OutOfBandResponses(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
-        # from the client's response.create
+        # from the client's response.create, until it is answered
         self._created: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
-        self._errors: dict[int, IzwiError] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the client ------------------------------------------------------------------------------
@@ -107,13 +113,14 @@ class Dialogue:
 
     def append(self, audio: bytes) -> None:
         """Add input audio. Raises EventError."""
-        for frame in self._buffer.write(audio):
-            if self._overlap.is_room(frame, self._state.answer is not None):
-                if not self._overlap.may_be_ending:
-                    self._buffer.silence(frame)
-                    frame = frame._replace(samples=np.zeros_like(frame.samples))
-                frame = frame._replace(speech=0.0)
-            self._tell(Frame(self._buffer.frame_ms(frame), frame.speech, frame.is_voiced))
+        self._microphone.note_piece(audio)
+        self._write(audio)
+
+    def _write(self, audio: bytes) -> None:
+        for heard in self._buffer.write(audio):
+            frame = self._microphone.frame(heard, self._state)
+            end_ms = self._buffer.frame_ms(frame)
+            self._tell(Frame(end_ms, frame.speech, frame.is_voiced, frame.is_hidden))
             self._listen(frame)
         if self._state.detection is not None and self._state.turn_ms is None:
             speech_ms = self._state.speech.onset_ms if self._state.speech else self._state.now_ms
@@ -131,11 +138,12 @@ class Dialogue:
         items: Sequence[Item] | None,
     ) -> None:
         """Create the response that a client requested. Raises EventError."""
-        self._created = settings, setting, items
+        before, self._created = self._created, (settings, setting, items)
         try:
             self.tell(Create())
-        finally:
-            self._created = None
+        except EventError:
+            self._created = before
+            raise
 
     @property
     def is_responding(self) -> bool:
@@ -165,20 +173,20 @@ class Dialogue:
 
     def silence(self, item_id: str, played_ms: int) -> None:
         """Stop sending an item because the client has stopped playing it."""
-        for number, response in self._responses.items():
-            if response.message is not None and response.message.item_id == item_id:
-                self._tell(PlaybackStopped(number, played_ms))
-                return
+        if (number := self._answers.number_of_item(item_id)) is not None:
+            self._tell(PlaybackStopped(number, played_ms))
 
     def number_of(self, response_id: str | None) -> int | None:
         """Return the number of a response, or -1 if the id is unknown."""
-        if response_id is None:
-            return None
-        found = (n for n, made in self._responses.items() if made.response_id == response_id)
-        return next(found, -1)
+        return None if response_id is None else self._answers.number_of(response_id)
 
     def tick(self, now_s: float) -> None:
         """Process elapsed time. Call this several times a second."""
+        silence = self._microphone.missing_silence(now_s)
+        # over WebRTC, the call itself hears silence
+        if silence and self._state.turn_ms is not None and self._speaker is None:
+            with suppress(EventError):  # the buffer is full
+                self._write(silence)
         self._tell(Tick(round(now_s * 1000)))
         self._report_playback()
 
@@ -187,8 +195,7 @@ class Dialogue:
         if self._state.speculation is not None:
             self._services.count_prepared(False)
         self.out_of_band.close()
-        for response in self._responses.values():
-            response.discard()
+        self._answers.close()
         for task in self._tasks:
             task.cancel()
         self._transcriber.drop()
@@ -214,9 +221,14 @@ class Dialogue:
                     audio_start_ms=start_ms,
                     item_id=self._turn_id,
                 )
-            case SpeechStopped(end_ms):
+            case SpeechStopped(end_ms, silence_ms):
+                now_s = time.monotonic()
+                self._heard_s = {"speech": now_s - silence_ms / 1000, "turn_end": now_s}
                 self._emit(
-                    "input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._turn_id
+                    "input_audio_buffer.speech_stopped",
+                    audio_end_ms=end_ms,
+                    item_id=self._turn_id,
+                    silence_ms=silence_ms,
                 )
             case CommitInput(start_ms, end_ms, awaits_words):
                 self._commit(start_ms, end_ms, awaits_words=awaits_words)
@@ -236,31 +248,22 @@ class Dialogue:
             case Discard(number):
                 self._prepared.pop(number, None)
                 self._maker.transcripts.pop(self._unsaid_id, None)
-                self._responses.pop(number).discard()
+                self._answers.discard(number)
                 self._services.count_prepared(False)
                 self._listen_again()
                 self._transcriber.drop_prepared()
             case Respond(number):
                 self._respond(number)
             case Pause(number):
-                self._responses[number].pause()
+                self._answers[number].pause()
             case Resume(number):
-                self._responses[number].resume()
+                self._answers[number].resume()
             case Finish(number, status, reason):
-                self._responses[number].finish(status, reason, self._errors.pop(number, None))
-                self._truncate(number)
+                self._answers.finish(number, status, reason)
             case Truncate(number, played_ms):
                 if self._speaker is not None:
                     self._speaker.clear()
-                self._truncate(number, played_ms)
-
-    def _truncate(self, number: int, played_ms: int | None = None) -> None:
-        """Truncate an answer in the history. Audio that is still playing counts as played."""
-        response = self._responses[number]
-        if played_ms is not None and response.message is not None and response.setting.wire:
-            response.message.content[0].played_ms = float(played_ms)
-        for old in [n for n in self._responses if n < number - 1]:
-            del self._responses[old]
+                self._answers.truncate(number, played_ms)
 
     # -- what the user says ----------------------------------------------------------------------
     def _listen(self, frame: SpeechFrame) -> None:
@@ -283,12 +286,14 @@ class Dialogue:
             return
         start_ms = state.turn_ms
         if start_ms is None:
-            start_ms = state.speech.onset_ms - state.detection.prefix_padding_ms
+            prefix_ms = state.detection.prefix_padding_ms
+            start_ms = state.rules.turn_start_ms(state.speech, prefix_ms)
         samples = self._buffer.samples(start_ms, state.now_ms)
         self._transcriber.begin(setting, samples, state.now_ms)
 
-    def _take_text(self, text: str, stable: str) -> None:
-        self._tell(LiveTranscript(text))
+    def _take_text(self, text: str, stable: str, is_whole: bool) -> None:
+        if is_whole:
+            self._tell(LiveTranscript(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
@@ -327,6 +332,8 @@ class Dialogue:
         self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
         self._emit("conversation.item.done", previous_item_id=previous, item=item.as_json())
         self._maker.transcripts[item.item_id] = transcript
+        times_s = self._heard_s
+        transcript.add_done_callback(lambda _: times_s.setdefault("transcript", time.monotonic()))
         task = asyncio.create_task(self._tell_transcript(item, transcript, awaits_words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -358,15 +365,16 @@ class Dialogue:
         """Pass the words before a prepared answer to the turn state machine."""
         is_known = not transcript.cancelled() and transcript.exception() is None
         if is_known and self._state.speculation == number and number in self._prepared:
-            self._take_text(transcript.result(), "")
+            self._take_text(transcript.result(), "", True)
 
     def _respond(self, number: int) -> None:
-        if number in self._responses:
+        if number in self._answers:
             self._services.count_prepared(True)
         else:
             self._make(number, self.conversation.remembered)
         self._overlap.begin_answer()
-        self._responses[number].release()
+        self._answers.release(number, self._heard_s)
+        self._heard_s, self._created = {}, None
 
     def _make(self, number: int, items: Sequence[Item]) -> None:
         settings = self.settings
@@ -376,25 +384,15 @@ class Dialogue:
             settings, setting, asked = self._created
             items = items if asked is None else asked
         setting = replace(setting, conversation_id=self.conversation.conversation_id)
-        hooks = Hooks(
-            self._emit,
-            self.conversation.append,
-            self._overlap.write_sent,
-            self._room,
-            lambda error: self._ended(number, error),
-            self._speaker,
-        )
-        response = self._responses[number] = Response(number, setting, hooks)
-        response.prepare(lambda: self._maker.open_answer(settings, setting, items))
+        self._answers.make(number, settings, setting, items)
 
     def _ended(self, number: int, error: IzwiError | None) -> None:
         if error is not None:
             logger.warning("a response failed: %s", error)
-            self._errors[number] = error
         self._report_playback()
         self._tell(Generated(number) if error is None else Failed(number))
 
     def _report_playback(self) -> None:
         if (answer := self._state.answer) is not None:
-            response = self._responses[answer.number]
+            response = self._answers[answer.number]
             self._tell(Playback(answer.number, response.played_ms, response.sent_ms))

@@ -23,16 +23,34 @@ class PlaybackClock:
             record.
         sent_ms: Audio sent so far.
         ends_ms: When all of it will have been played, on the caller's clock.
+        num_gaps: How often the client had played all of it before more came.
+        gaps_ms: For how long.
+        is_resuming: Nothing was sent since a pause; that is not a gap.
     """
 
     lead_ms: float | None = DEFAULT_LEAD_MS
     sent_ms: float = 0.0
     ends_ms: float = 0.0
+    num_gaps: int = 0
+    gaps_ms: float = 0.0
+    is_resuming: bool = False
 
     def send(self, duration_ms: float, now_ms: float) -> PlaybackClock:
         """Return the clock after sending this much more audio."""
-        ends_ms = max(now_ms, self.ends_ms) + duration_ms
-        return replace(self, sent_ms=self.sent_ms + duration_ms, ends_ms=ends_ms)
+        late_ms = now_ms - self.ends_ms
+        is_gap = late_ms > 0.0 and self.sent_ms > 0.0 and not self.is_resuming
+        return replace(
+            self,
+            sent_ms=self.sent_ms + duration_ms,
+            ends_ms=max(now_ms, self.ends_ms) + duration_ms,
+            num_gaps=self.num_gaps + is_gap,
+            gaps_ms=self.gaps_ms + is_gap * late_ms,
+            is_resuming=False,
+        )
+
+    def resume(self) -> PlaybackClock:
+        """Return the clock after a pause."""
+        return replace(self, is_resuming=True)
 
     def played_ms(self, now_ms: float) -> float:
         """Return the audio played so far."""

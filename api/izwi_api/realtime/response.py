@@ -13,20 +13,20 @@ from typing import Any
 from uuid import uuid4
 
 from izwi.arrays import Float32
-from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
-from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
+from izwi_api.realtime.answer_audio import EncodedAudio, encoded_pieces
+from izwi_api.realtime.formats import InputDecoder, WireFormat
 from izwi_api.realtime.items import Content, Item
-from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.realtime.prebuffer import Prebuffer
 from izwi_api.realtime.response_cost import ResponseCost
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.realtime.speech_to_speech import LiveConversation
-from izwi_api.services.cascade import AudioPiece
 from izwi_api.services.chat import AnswerDelta, CallDelta
+from izwi_api.services.production_pace import ProductionPace
 
 # Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40
@@ -47,6 +47,7 @@ class ResponseSetting:
         in_conversation: Whether it becomes part of the conversation.
         max_tokens: Maximum number of tokens; None for the model's limit.
         rates: Speaking rates of the session's voices; this answer's is added at its end.
+        pace: Pace at which answers are made; this one's is added.
     """
 
     wire: WireFormat | None
@@ -58,6 +59,7 @@ class ResponseSetting:
     metadata: dict[str, str] | None = None
     conversation_id: str = ""
     rates: SpeakingRates = field(default_factory=SpeakingRates)
+    pace: ProductionPace = field(default_factory=ProductionPace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Response:
         self.response_id = f"resp_{uuid4().hex[:24]}"
         self.clock = PlaybackClock(setting.lead_ms)
         self.message: Item | None = None
+        self.times_s: dict[str, float] = {}  # of its first text and its first audio that was sent
         self._hooks = hooks
         self._outputs: list[_Output] = []
         self._calls: dict[int, _Output] = {}
@@ -106,6 +109,7 @@ class Response:
         self._released, self._going = asyncio.Event(), asyncio.Event()
         self._going.set()
         self._task: asyncio.Task[None] | None = None
+        self._prebuffer = Prebuffer(setting.pace, self._is_dry)
         wire = setting.wire
         self._reference = InputDecoder(wire) if wire is not None else None
 
@@ -121,6 +125,7 @@ class Response:
     def pause(self) -> None:
         """Stop sending, and pause the models."""
         self._going.clear()
+        self._prebuffer.skip_pause()
         if self._hooks.speaker is not None:
             self._hooks.speaker.pause()
         if self._spoken is not None:
@@ -129,6 +134,7 @@ class Response:
     def resume(self) -> None:
         """Resume with the next sample."""
         self._going.set()
+        self.clock = self.clock.resume()
         if self._hooks.speaker is not None:
             self._hooks.speaker.resume()
         if self._spoken is not None:
@@ -188,28 +194,28 @@ class Response:
         """Return how much of its audio was sent."""
         return int(self.clock.sent_ms)
 
+    @property
+    def gaps(self) -> tuple[int, float]:
+        """Return the number of gaps in its playback so far, and their milliseconds."""
+        if self._hooks.speaker is not None:
+            return self._hooks.speaker.gaps(self.response_id)
+        return self.clock.num_gaps, self.clock.gaps_ms
+
     async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         try:
             spoken = self._spoken = await open_answer()
             if not self._going.is_set():
                 spoken.pause()
-            encoder = tempo = lead_in = None
-            if self.setting.wire is not None and spoken.sample_rate is not None:
-                lead_in = LeadIn(spoken.sample_rate)
-                encoder = OutputEncoder(self.setting.wire, spoken.sample_rate)
-                tempo = StreamTempo(spoken.sample_rate, self.setting.speed)
-            async with aclosing(spoken.pieces()) as pieces:
+            made = encoded_pieces(spoken, self.setting.wire, self.setting.speed)
+            async with aclosing(made), aclosing(self._prebuffer.pieces(made)) as pieces:
                 async for piece in pieces:
                     await self._released.wait()
-                    if isinstance(piece, AudioPiece):
-                        assert encoder is not None and tempo is not None and lead_in is not None  # noqa: PT018
-                        await self._send_audio(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
+                    if isinstance(piece, EncodedAudio):
+                        await self._send_audio(piece.data)
                     else:
                         await self._going.wait()
                         self._tell_text(piece)
             await self._released.wait()
-            if encoder is not None and tempo is not None:
-                await self._send_audio(encoder.write(tempo.finish()) + encoder.finish())
             if self.message is not None:
                 content, setting = self.message.content[0], self.setting
                 content.is_complete, spoken_s = True, content.audio_ms / 1000 * setting.speed
@@ -230,6 +236,7 @@ class Response:
             content.text += delta.content
             kind = "output_text" if self.setting.wire is None else "output_audio_transcript"
             self._emit_part(f"response.{kind}.delta", message, delta=delta.content)
+            self.times_s.setdefault("text", time.monotonic())
         for call in delta.calls:
             self._tell_call(call)
 
@@ -268,7 +275,15 @@ class Response:
             else:
                 encoded = base64.b64encode(piece).decode()
                 self._emit_part("response.output_audio.delta", message, delta=encoded)
+            self.times_s.setdefault("audio", time.monotonic())
             self._hooks.sent(self._reference.write(piece))
+
+    def _is_dry(self) -> bool:
+        """Return whether a client that plays has played all that was sent."""
+        speaker = self._hooks.speaker
+        if speaker is not None:
+            return speaker.buffered_ms == 0.0
+        return self.clock.lead_ms is not None and self.clock.ends_ms <= _now_ms()
 
     async def _until_due(self) -> None:
         """Wait while the response is paused or its audio is too far ahead of playback."""

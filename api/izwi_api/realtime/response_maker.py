@@ -76,6 +76,7 @@ class ResponseMaker:
             max_tokens=None if max_tokens == "inf" else max_tokens,
             metadata=None if options is None else options.metadata,
             rates=self._rates,
+            pace=self._services.pace,
         )
 
     async def open_answer(

@@ -31,7 +31,8 @@ class Speaker:
         self._played: dict[str, int] = {}  # bytes
         self._complete: set[str] = set()
         self._playing = ""  # the response last reported as playing
-        self._is_paused = False
+        self._is_paused = self._was_dry = False
+        self._gaps: dict[str, tuple[int, int]] = {}  # number, bytes
 
     @property
     def buffered_ms(self) -> float:
@@ -41,6 +42,11 @@ class Speaker:
     def played_ms(self, response_id: str) -> float:
         """Return how much of a response was played."""
         return WIRE.duration_ms(self._played.get(response_id, 0))
+
+    def gaps(self, response_id: str) -> tuple[int, float]:
+        """Return how often a response had nothing to play, and for how long in milliseconds."""
+        count, num_bytes = self._gaps.get(response_id, (0, 0))
+        return count, WIRE.duration_ms(num_bytes)
 
     def play(self, response_id: str, audio: bytes) -> None:
         """Append audio of a response to the queue."""
@@ -83,8 +89,18 @@ class Speaker:
                 self._playing = response_id
                 self._emit("output_audio_buffer.started", response_id=response_id)
             self._played[response_id] = self._played.get(response_id, 0) + len(piece)
+        self._count_gap(num_bytes - len(played))
         self._tell_end()
         return bytes(played).ljust(num_bytes, b"\0")
+
+    def _count_gap(self, num_missing: int) -> None:
+        playing = self._playing
+        is_dry = num_missing > 0 and bool(playing) and not self._is_paused
+        is_dry &= playing not in self._complete
+        if is_dry:
+            count, num_bytes = self._gaps.get(playing, (0, 0))
+            self._gaps[playing] = (count + (not self._was_dry), num_bytes + num_missing)
+        self._was_dry = is_dry
 
     def _tell_end(self) -> None:
         if self._playing and not self._queue and self._playing in self._complete:

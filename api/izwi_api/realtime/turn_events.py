@@ -5,7 +5,7 @@ Times are milliseconds of input audio, except in `Tick`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from izwi_api.realtime.turn_rules import Detection
@@ -137,9 +137,10 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The turn ends at `end_ms`."""
+    """The turn ends at `end_ms`, after a silence."""
 
     end_ms: int
+    silence_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,9 +222,10 @@ class _Step:
     def _end_turn(self, detection: Detection) -> None:
         state = self.state
         assert state.turn_ms is not None
+        silence_ms = state.speech.silence_ms if state.speech is not None else 0
         awaits_words = detection.create_response and state.rules.answers_words
         self.actions += [
-            SpeechStopped(state.now_ms),
+            SpeechStopped(state.now_ms, silence_ms),
             CommitInput(state.turn_ms, state.now_ms, awaits_words),
         ]
         self._set(buffer_ms=state.now_ms, turn_ms=None, speech=None, heard="")

@@ -9,10 +9,11 @@ steps; `resume` continues with the next token and the next sample. Without HTTP.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
 from izwi.chat import ChatInput
@@ -38,9 +39,13 @@ class Voice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioPiece:
-    """Audio of an answer: (n,) float32 at the answer's `sample_rate`."""
+    """Audio of an answer: (n,) float32 at the answer's `sample_rate`.
+
+    `made_s` is when it was made, on the clock of `time.monotonic`.
+    """
 
     pcm: Float32
+    made_s: float = field(default_factory=lambda: time.monotonic())
 
 
 class SpokenAnswer:
@@ -148,11 +153,12 @@ class SpokenAnswer:
                 async for chunk in chunks:
                     if chunk.pcm is None or not len(chunk.pcm):
                         continue
+                    piece = AudioPiece(chunk.pcm)
                     while self._num_unread >= _MAX_UNREAD_AUDIO:
                         self._room.clear()
                         await self._room.wait()
                     self._num_unread += 1
-                    self._put(AudioPiece(chunk.pcm))
+                    self._put(piece)
         except (EngineStopped, InvalidRequest):
             if not self._is_silent:
                 # `_write` ends the speech itself if there is nothing to speak, and reports that

@@ -18,7 +18,9 @@ from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, Trans
 from izwi.registry import Loaded
 from izwi.request import Chunk, Reason
 from izwi.tracks import Track, frame_track
+from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.services.production_pace import ProductionPace
 from izwi_api.services.stored_answers import StoredAnswers
 from izwi_api.services.stored_completions import StoredCompletions
 from izwi_api.services.stored_responses import StoredResponses
@@ -91,6 +93,8 @@ class Services:
         completions: Stored chat completions of the last hour.
         count_prepared: Counts an answer of a live session that was prepared before its turn ended,
             and whether it was given.
+        report_answer: Takes the figures of each spoken answer of a live session.
+        pace: The pace at which spoken answers are made.
     """
 
     engine: EngineClient
@@ -103,6 +107,8 @@ class Services:
     responses: StoredResponses = field(default_factory=StoredResponses)
     completions: StoredCompletions = field(default_factory=StoredCompletions)
     count_prepared: Callable[[bool], None] = lambda _: None
+    report_answer: Callable[[AnswerFigures], None] = lambda _: None
+    pace: ProductionPace = field(default_factory=ProductionPace)
 
 
 # The text track, in every model that has one.

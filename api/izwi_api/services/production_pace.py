@@ -1,0 +1,70 @@
+"""How fast chat model and voice together speak, learned from the last answers. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# Seconds of audio a second, until an answer was measured: two cores with the embedded models.
+DEFAULT_RATE = 1.6
+# Longest chunk until one was seen: 8 frames of 80 ms.
+_LONGEST_MS = 640.0
+# The slowest of so many answers counts. A slow one is forgotten after as many others.
+_REMEMBERED = 8
+# Chunks of an answer that are measured. Later ones may have waited for a client that plays.
+_MEASURED = 4
+_LEAST_MEASURED = 3
+
+
+class AudioChunk(NamedTuple):
+    """A chunk of an answer's audio.
+
+    Attributes:
+        made_ms: When the voice delivered it, on a monotonic clock.
+        audio_ms: Duration of its audio.
+        playable_ms: The same without silence that is cut from the start of the answer.
+    """
+
+    made_ms: float
+    audio_ms: float
+    playable_ms: float
+
+
+@dataclass(slots=True)
+class ProductionPace:
+    """The pace of one server's answers, shared by its live sessions.
+
+    Attributes:
+        longest_ms: Longest chunk so far.
+    """
+
+    longest_ms: float = _LONGEST_MS
+    _rates: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def rate(self) -> float:
+        """Return the pace of the slowest recent answer, in seconds of audio a second."""
+        return min(self._rates, default=DEFAULT_RATE)
+
+    def learn(self, chunks: Sequence[AudioChunk]) -> None:
+        """Learn from the chunks of an answer, from the first on; too few are ignored."""
+        self.longest_ms = max([self.longest_ms, *(chunk.audio_ms for chunk in chunks)])
+        if len(chunks) >= _LEAST_MEASURED:
+            self._rates.append(measured_rate(chunks[:_MEASURED], DEFAULT_RATE, 0.0))
+
+
+def measured_rate(chunks: Sequence[AudioChunk], expected: float, expected_ms: float) -> float:
+    """Return the pace of an answer, in seconds of audio a second.
+
+    Args:
+        chunks: Its chunks so far, if any.
+        expected: The pace that is expected.
+        expected_ms: Time that this expectation counts as, besides the time between the chunks.
+    """
+    if len(chunks) < 2:
+        return expected
+    taken_ms = chunks[-1].made_ms - chunks[0].made_ms + expected_ms
+    audio_ms = sum(chunk.audio_ms for chunk in chunks[1:]) + expected * expected_ms
+    return audio_ms / max(taken_ms, 1.0)
