@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from izwi_api.realtime.words import Ending, ending_of, is_backchannel, meant_words, stops
+from izwi_api.realtime.endings import Ending, ending_of
+from izwi_api.realtime.words import is_backchannel, meant_words, stops
 
 Eagerness = Literal["low", "medium", "high", "auto"]
 
