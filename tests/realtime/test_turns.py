@@ -40,7 +40,8 @@ from izwi_api.realtime.turn_events import (
     Truncate,
 )
 from izwi_api.realtime.turn_rules import Detection, Rules, SemanticVad, ServerVad
-from izwi_api.realtime.turns import State, advance
+from izwi_api.realtime.turn_state import State
+from izwi_api.realtime.turns import advance
 from tests.examples import examples
 
 FRAME_MS = 20
@@ -92,6 +93,9 @@ def answering(detection: Detection = SERVER_VAD, rules: Rules = NO_SPECULATION) 
     made.tell(Playback(0, 2000, 2250))
     made.log.clear()
     return made
+
+
+HEARS_NOTHING = Rules(hears_words=False)
 
 
 # -- turns ---------------------------------------------------------------------------------------
@@ -254,6 +258,39 @@ def test_words_of_a_turn_that_the_client_has_answered_bring_no_second_answer():
     turn.tell(Transcript("When?"))
     turn.tell(Generated(1))
     assert [action for action in turn.log if isinstance(action, Respond)] == [Respond(1)]
+
+
+# -- a response that is requested while the user speaks -----------------------------------------
+@pytest.mark.parametrize("rules", [NO_SPECULATION, WORDS_DECIDE, HEARS_NOTHING])
+def test_a_response_waits_for_the_end_of_the_turn(rules):
+    turn = session(rules=rules)
+    turn.speak(600)
+    made = turn.be_silent(300)
+    dropped = [Discard(action.number) for action in made if isinstance(action, Speculate)]
+    assert turn.tell(Create()) == dropped
+    turn.speak(400)
+    made = turn.be_silent(500)
+    if rules.answers_words:
+        assert not any(isinstance(action, Respond) for action in made)
+        made = turn.tell(Transcript(""))  # a cough over the function's result
+    assert sum(isinstance(action, Respond) for action in turn.log) == 1
+    assert isinstance(made[-1], Respond)
+
+
+@pytest.mark.parametrize("event", [Commit(900), Clear(900), Configure(None)])
+def test_a_response_that_waits_begins_when_the_turn_is_dropped(event):
+    turn = session()
+    turn.speak(600)
+    turn.be_silent(300)
+    assert turn.tell(Create()) == []
+    assert turn.tell(event)[-1] == Respond(0)
+    assert turn.tell(Create()) == [Refuse("conversation_already_has_active_response")]
+
+
+def test_without_automatic_answers_a_response_begins_at_once():
+    turn = session(ServerVad(create_response=False))
+    turn.speak(600)
+    assert turn.tell(Create()) == [Respond(0)]
 
 
 # -- an answer prepared early --------------------------------------------------------------------

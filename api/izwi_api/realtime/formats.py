@@ -40,6 +40,10 @@ class WireFormat:
         """Encode samples that have this format's rate."""
         return to_s16le(samples) if self.law is None else encode_g711(samples, self.law)
 
+    def silence(self, duration_ms: int) -> bytes:
+        """Return silence of this duration."""
+        return self.encode(np.zeros(self.rate * duration_ms // 1000, np.float32))
+
 
 FORMATS = {
     "audio/pcm": WireFormat("audio/pcm", PCM_RATE, 2),

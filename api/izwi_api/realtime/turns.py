@@ -10,7 +10,7 @@ then flush their playback. Times are milliseconds of input audio, except in `Tic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from izwi_api.realtime.turn_events import (
     Action,
@@ -43,63 +43,9 @@ from izwi_api.realtime.turn_events import (
     Transcript,
     Truncate,
 )
-from izwi_api.realtime.turn_rules import Detection, Rules, ServerVad, Speech, Verdict
+from izwi_api.realtime.turn_rules import Detection, Speech, Verdict
+from izwi_api.realtime.turn_state import Answer, State
 from izwi_api.realtime.words import words_of
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The last response: in progress until it is `done`, audible while it is playing."""
-
-    number: int
-    done: bool = False
-    paused: bool = False
-    played_ms: int = 0
-    sent_ms: int = 0
-
-    @property
-    def is_audible(self) -> bool:
-        """Return whether it is playing, so that speech now would overlap it."""
-        return not self.done or self.played_ms < self.sent_ms
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The state of the machine.
-
-    Attributes:
-        now_ms: End of the input audio.
-        buffer_ms: Start of the uncommitted audio.
-        speech: The stretch of speech in progress.
-        turn_ms: Start of the user's announced turn, or None.
-        heard: Transcript since speech began.
-        answer: The last response, while it is in progress or audible.
-        silenced: Number of the last response, if it ended because the client stopped playing it.
-        speculation: Number of the prepared response.
-        answer_due: A turn ended while a response was in progress.
-        num_untranscribed: Turns that ended and whose transcript is pending.
-        frame_clock_ms: When the last frame arrived, on the clock of `Tick`.
-        idle_ms: When playback of the last answer ended, on that clock.
-        next_number: Number of the next response.
-    """
-
-    detection: Detection | None = field(default_factory=ServerVad)
-    rules: Rules = field(default_factory=Rules)
-    now_ms: int = 0
-    buffer_ms: int = 0
-    speech: Speech | None = None
-    turn_ms: int | None = None
-    heard: str = ""
-    answer: Answer | None = None
-    silenced: int | None = None
-    speculation: int | None = None
-    answer_due: bool = False
-    num_untranscribed: int = 0
-    clock_ms: int = 0
-    frame_clock_ms: int = 0
-    idle_ms: int | None = None
-    idle_from_ms: int = 0
-    next_number: int = 0
 
 
 def advance(state: State, event: Event) -> tuple[State, list[Action]]:
@@ -245,8 +191,7 @@ class _Step:
             self._drop_speculation()
         if is_said or state.answer_due:
             self._set(answer_due=True)
-            if not self._is_responding():
-                self._answer_if_due()
+            self._answer_if_due()
 
     # -- the client ------------------------------------------------------------------------------
     def commit(self, end_ms: int) -> None:
@@ -257,15 +202,21 @@ class _Step:
             return
         self._drop_turn(end_ms)
         self.actions.append(CommitInput(start_ms, end_ms))
+        self._answer_if_due()
 
     def clear(self, end_ms: int) -> None:
         self._drop_turn(end_ms)
+        self._answer_if_due()
 
     def create(self) -> None:
         if self._is_responding():
             self.actions.append(Refuse("conversation_already_has_active_response"))
             return
         self._drop_speculation()
+        detection = self.state.detection
+        if self.state.turn_ms is not None and detection is not None and detection.create_response:
+            self._set(answer_due=True)  # to all of it, when the user has spoken
+            return
         self._set(num_untranscribed=0)
         self._respond()
 
@@ -295,6 +246,7 @@ class _Step:
         # without a detector, or one that does not interrupt, nothing else would
         if self.state.speech is None or detection is None or not detection.interrupt_response:
             self._resume()
+        self._answer_if_due()
 
     # -- the answer ------------------------------------------------------------------------------
     def finish(self, number: int, status: Status) -> None:
@@ -383,7 +335,8 @@ class _Step:
             self._set(speculation=None)
 
     def _answer_if_due(self) -> None:
-        if self.state.answer_due and self.state.turn_ms is None:
+        is_free = self.state.turn_ms is None and not self._is_responding()
+        if self.state.answer_due and is_free:
             self._respond()
 
     def _forget_if_silent(self) -> None:

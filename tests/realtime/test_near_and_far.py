@@ -1,0 +1,76 @@
+"""A television beside the user is not answered; a user who speaks more softly is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from izwi_api.realtime.overlap import OverlapCheck
+from tests.realtime.scenes import happened
+from tests.realtime.test_background import frames
+from tests.realtime.test_scenes import session
+from tests.realtime.world import World, recorded, rms
+
+
+def known(level_db=-20.0):
+    """A check that knows the user's level."""
+    check = OverlapCheck()
+    for frame in frames(level_db, 100):
+        check.is_room(frame, False, False)
+    check.begin_answer()
+    return check
+
+
+@pytest.mark.parametrize(("below_db", "begins"), [(6, True), (9, True), (12, False), (15, False)])
+def test_a_turn_begins_with_speech_near_the_users_level(below_db, begins):
+    check = known()
+    far = [check.is_room(frame, False, False) for frame in frames(-20.0 - below_db, 20)]
+    assert far == [not begins] * 20
+    assert check.is_soft == (not begins)
+
+
+def test_within_a_turn_soft_speech_counts_for_a_while():
+    check = known()
+    assert not check.is_room(frames(-20.0, 1)[0], False, True)
+    far = [check.is_room(frame, False, True) for frame in frames(-33.0, 60)]
+    assert far[:25] == [False] * 25
+    assert far[26:] == [True] * 34
+    assert check.is_soft
+    check.is_room(frames(-45.0, 1)[0], False, True)
+    assert not check.is_soft
+
+
+def test_a_user_who_speaks_softly_from_now_on_is_heard_in_the_end():
+    check = known()
+    soft = frames(-33.0, 1)[0]
+    assert all(check.is_room(soft, False, False) for _ in range(2500))
+    for _ in range(2500):
+        is_room = check.is_room(soft, False, False)
+    assert not is_room
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield World(tmp_path_factory.mktemp("world"), patch)
+
+
+def at(name, below_db):
+    """A recorded sound so far below the question."""
+    sound = recorded(name)
+    return sound * np.float32(rms(recorded("question")) / rms(sound) * 10 ** (-below_db / 20))
+
+
+@pytest.mark.parametrize("name", ["woman-talks", pytest.param("man-talks", marks=pytest.mark.slow)])
+def test_a_television_is_not_answered_and_the_user_is(world, name):
+    async def script(phone, engine):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("question"))
+        await phone.until_answered()
+        await phone.be_silent(0.5)
+        await phone.hear(at(name, 15.0))
+        await phone.be_silent(1.0)
+        await phone.hear(at("question", 6.0))
+        await phone.until_answered()
+
+    assert happened(world.talk(script, session=session())) == "SERDSERD"
