@@ -83,3 +83,10 @@ def test_nothing_is_background_before_the_first_speech():
     check = OverlapCheck()
     check.begin_answer()
     assert not any(check.is_room(frame, True) for frame in frames(-45.0, 20))
+
+
+def test_frames_that_sound_like_speech_and_are_taken_for_music_are_marked():
+    music = VoiceDetector().write(audio("pad"))
+    assert np.mean([frame.is_hidden for frame in music]) > 0.1
+    assert not any(frame.is_hidden and frame.speech >= 0.5 for frame in music)
+    assert not any(frame.is_hidden for frame in VoiceDetector().write(np.zeros(32_000, np.float32)))

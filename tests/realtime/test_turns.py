@@ -107,6 +107,27 @@ def test_a_turn_begins_before_its_speech_and_ends_after_the_silence():
     assert turn.be_silent(20) == [SpeechStopped(2100), CommitInput(700, 2100), Respond(0)]
 
 
+@pytest.mark.parametrize(
+    ("hidden_ms", "prefix_ms"), [(0, 300), (100, 300), (200, 900), (3000, 900)]
+)
+def test_a_turn_whose_beginning_is_uncertain_begins_earlier(hidden_ms, prefix_ms):
+    """Behind sound like speech that was taken for background: music, or soft speech in noise."""
+    turn = session()
+    turn.be_silent(2000)
+    for _ in range(hidden_ms // FRAME_MS):
+        turn.tell(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
+    assert turn.speak(600) == [SpeechStarted(2000 + hidden_ms - prefix_ms)]
+
+
+def test_silence_makes_the_beginning_of_a_turn_certain_again():
+    turn = session()
+    turn.be_silent(2000)
+    for _ in range(100):
+        turn.tell(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
+    turn.be_silent(400)
+    assert turn.speak(600) == [SpeechStarted(4400 - 300)]
+
+
 def test_a_short_pause_does_not_end_a_turn():
     turn = session()
     turn.speak(400)
@@ -232,6 +253,30 @@ def test_a_turn_without_words_is_not_answered(text):
     turn = spoken()
     assert turn.tell(Transcript(text)) == [Discard(0)]
     assert turn.be_silent(2000) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_answered"),
+    [
+        ("Stop.", "Stop, stop.", False),
+        ("Stop it, please.", "Quiet!", False),
+        ("Stop.", "When?", True),
+        ("No.", "No.", True),
+        ("Stop.", "Stop at the river.", True),
+    ],
+)
+def test_a_repeated_stop_is_not_answered_again(first, second, is_answered):
+    turn = spoken()
+    assert turn.tell(Transcript(first)) == [Respond(0)]
+    for _ in range(2):
+        turn.speak(1000)
+        turn.be_silent(500)
+        if turn.state.answer is not None:
+            turn.tell(Generated(turn.state.answer.number))
+        made = turn.tell(Transcript(second))
+        assert any(isinstance(action, Respond) for action in made) == is_answered
+    turn.be_silent(2000)
+    assert turn.state.speculation is None
 
 
 def test_a_failed_transcription_still_triggers_a_response():
@@ -364,6 +409,41 @@ def test_a_backchannel_does_not_interrupt(text):
     assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["I see.", "Go on.", "Ha ha ha.", "Got it, okay.", "Of course.", "Hm, I see, I see.", "Woof!"],
+)
+def test_what_a_listener_says_does_not_interrupt(text):
+    turn = answering(rules=HEARS)
+    turn.speak(700)
+    turn.tell(LiveTranscript(text))
+    turn.be_silent(120)
+    turn.tell(LiveTranscript(text, is_final=True))
+    turn.be_silent(120)
+    assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
+
+
+def test_a_long_hum_and_laughter_do_not_interrupt():
+    turn = answering(rules=HEARS)
+    turn.speak(760)  # without words so far
+    turn.be_silent(120)
+    turn.tell(LiveTranscript("Mm-hm.", is_final=True))
+    turn.be_silent(120)
+    assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
+    turn.speak(400)
+    turn.tell(LiveTranscript("Uh-huh."))
+    turn.speak(1500)
+    assert not any(isinstance(action, SpeechStarted) for action in turn.log)
+    assert SpeechStarted in map(type, turn.speak(100))
+
+
+@pytest.mark.parametrize("text", ["I see the train.", "Go on holiday", "I know him", "Got two"])
+def test_a_sentence_that_begins_like_that_interrupts(text):
+    turn = answering(rules=HEARS)
+    turn.speak(100)
+    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(LiveTranscript(text))
+
+
 @pytest.mark.parametrize("text", ["Stop", "no wait", "but I said"])
 def test_words_interrupt_before_the_time_is_up(text):
     turn = answering(rules=HEARS)
@@ -456,9 +536,10 @@ def test_a_click_is_not_transcribed_as_a_whole():
     assert turn.be_silent(240) == [Resume(0)]
 
 
-def test_speech_interrupts_after_600_ms_without_a_transcript():
+def test_speech_interrupts_after_a_second_without_a_transcript():
+    """The answer is paused meanwhile. A long hum has no words before its end."""
     turn = answering(rules=HEARS)
-    turn.speak(580)
+    turn.speak(980)
     assert turn.log == [Pause(0)]
     assert SpeechStarted(1500) in turn.speak(20)
 

@@ -296,10 +296,13 @@ class Conversation:
 def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:
     """Convert items to chat messages. The unplayed part of an answer is left out.
 
-    Function calls after an assistant's message become part of that message.
+    Function calls after an assistant's message become part of that message. Spoken turns with
+    nothing of an answer heard between them become one message, so that none is left unanswered.
     """
     messages = [ChatMessage(Role.SYSTEM, instructions)] if instructions else []
+    was_spoken = False
     for item in items:
+        is_spoken = item.role == "user" and any(p.kind == "input_audio" for p in item.content)
         if item.kind == "function_call_output":
             messages.append(ChatMessage(Role.TOOL, item.output, call_id=item.call_id))
         elif item.kind == "function_call":
@@ -312,8 +315,12 @@ def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage
             messages.append(ChatMessage(Role.ASSISTANT, content, tool_calls=(*calls, call)))
         else:
             text = "\n".join(filter(None, (part.played_text for part in item.content)))
-            if text or item.role != "assistant":
-                messages.append(ChatMessage(Role(item.role), text))
+            if not text and item.role == "assistant":
+                continue
+            if is_spoken and was_spoken:
+                text = "\n".join(filter(None, (messages.pop().content, text)))
+            messages.append(ChatMessage(Role(item.role), text))
+        was_spoken = is_spoken
     # a client may let the model speak first
     return tuple(messages) or (ChatMessage(Role.USER, ""),)
 

@@ -97,7 +97,7 @@ class ResponseMaker:
         ask = ConversationInput(
             spoken_turns(items),
             speaks=setting.wire is not None,
-            seed=secrets.randbits(_SEED_BITS),
+            seed=_seed(settings),
             max_new_tokens=setting.max_tokens,
             instructions=settings.instructions,
         )
@@ -122,8 +122,7 @@ class ResponseMaker:
         if setting.wire is not None:
             name = _voice_model(services)
             chosen = await find_voice(services, name, setting.voice)
-            seed = secrets.randbits(_SEED_BITS)
-            voice = Voice(name, SpeechInput("", voice=chosen, seed=seed))
+            voice = Voice(name, SpeechInput("", voice=chosen, seed=_seed(settings)))
         ask = _chat_input(settings, setting, items)
         return await open_spoken_answer(
             services.engine, services.registry, settings.model, ask, voice
@@ -143,6 +142,10 @@ class ResponseMaker:
         finally:
             listener.close()
         part.is_transcribed = True
+
+
+def _seed(settings: RealtimeSettings) -> int:
+    return secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
 
 
 def takes_audio(services: Services, model_name: str) -> bool:
@@ -206,7 +209,7 @@ async def response_settings(
     """Merge a response's options into the session's settings. Raises InvalidRequest."""
     changes: dict[str, Any] = {}
     for name in ("audio", "instructions", "max_output_tokens", "output_modalities",
-                 "tool_choice", "tools", "parallel_tool_calls"):  # fmt: skip
+                 "tool_choice", "tools", "parallel_tool_calls", "seed"):  # fmt: skip
         value = getattr(options, name)
         if value is not None:
             changes[name] = value
@@ -284,7 +287,7 @@ def _chat_input(
         tools = msgspec.json.encode(functions).decode()
     return ChatInput(
         chat_messages(items, settings.instructions),
-        seed=secrets.randbits(_SEED_BITS),
+        seed=_seed(settings),
         max_new_tokens=setting.max_tokens,
         tools=tools,
         tool_choice=kind,

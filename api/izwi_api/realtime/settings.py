@@ -158,7 +158,11 @@ MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 
 
 class RealtimeSettings(_Part, tag_field="type", tag="realtime"):
-    """Settings of a conversation."""
+    """Settings of a conversation.
+
+    `seed` is an extension: with it, the same conversation gets the same answers. None draws one for
+    each answer.
+    """
 
     id: str = ""
     object: Literal["realtime.session"] = "realtime.session"
@@ -177,6 +181,7 @@ class RealtimeSettings(_Part, tag_field="type", tag="realtime"):
     prompt: dict[str, Any] | None = None
     include: _Include | None = None
     expires_at: int = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     audio: Audio = msgspec.field(default_factory=Audio)
 
 
@@ -228,6 +233,8 @@ def as_json(settings: Settings) -> dict[str, Any]:
     output = made["audio"].get("output")
     if output is not None and output["lead_ms"] is None:
         del output["lead_ms"]
+    if made.get("seed", 0) is None:
+        del made["seed"]  # clients may reject keys that they do not know
     return made
 
 

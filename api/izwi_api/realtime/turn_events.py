@@ -17,11 +17,13 @@ class Frame:
     """A frame of input audio that ends at `end_ms`.
 
     `speech` is its speech probability, and `is_voiced` whether it has a pitch, as vowels do.
+    `is_hidden`: it sounds like speech, and was taken for background.
     """
 
     end_ms: int
     speech: float
     is_voiced: bool = True
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Speech:
 
     Attributes:
         onset_ms: Where it began.
+        is_late: What came before it sounds like speech, too, so that it may have begun earlier.
         speech_ms: Amount of speech in it.
         voiced_ms: Amount of speech with a pitch.
         silence_ms: Silence since the last speech.
@@ -91,6 +92,7 @@ class Speech:
     silence_ms: int = 0
     is_ended: bool = False
     is_final: bool = False
+    is_late: bool = False
 
     def longer(self, length_ms: int, is_voiced: bool) -> Speech:
         """Return it with more speech at its end."""
@@ -117,16 +119,21 @@ class Rules:
     """Durations that clients cannot set, in milliseconds of input audio.
 
     Attributes:
+        late_ms: Sound like speech before speech that makes its beginning uncertain.
+        late_prefix_ms: Audio before such speech that belongs to the turn, at least.
         start_ms: Speech that starts a turn while nothing is playing. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
         confirm_ms: Speech over an answer that interrupts it, without live transcription.
         unclear_ms: The same with live transcription, while it is unclear what is said.
-        backchannel_ms: The same if the words so far are backchannels, or if there was no pitch.
+        unpitched_ms: The same if there was no pitch.
+        backchannel_ms: The same if the words so far are backchannels: laughter goes on for longer
+            than a second.
         voiced_ms: Least speech with a pitch. Coughs, breath and knocks have less, although they
             may be transcribed as words.
         least_words_ms: Minimum speech before words count, because the transcriber may have picked
             up the answer's own.
-        words_ms: How long after the first speech to wait for words, with live transcription.
+        words_ms: How long after the first speech to wait for words, with live transcription. A long
+            hum has none before its end; the answer is paused meanwhile.
         complete_ms: Silence after which all speech over an answer is transcribed: the transcript
             of a word that was not heard to its end is mostly wrong.
         refute_ms: Silence that shows that speech over an answer was no interruption.
@@ -140,14 +147,17 @@ class Rules:
             (music, a cough).
     """
 
+    late_ms: int = 200
+    late_prefix_ms: int = 900
     start_ms: int = 160
     pause_ms: int = 40
     confirm_ms: int = 300
     unclear_ms: int = 500
-    backchannel_ms: int = 1000
+    unpitched_ms: int = 1000
+    backchannel_ms: int = 2000
     voiced_ms: int = 80
     least_words_ms: int = 80
-    words_ms: int = 600
+    words_ms: int = 1000
     complete_ms: int = 120
     refute_ms: int = 240
     settle_ms: int = 640
@@ -156,6 +166,19 @@ class Rules:
     least_commit_ms: int = 100
     hears_words: bool = True
     answers_words: bool = False
+
+    def hidden_ms(self, before_ms: int, length_ms: int, is_hidden: bool) -> int:
+        """Return the amount of hidden speech after another frame."""
+        if is_hidden:
+            return min(before_ms + length_ms, 2 * self.late_ms)
+        return max(0, before_ms - length_ms)
+
+    def turn_start_ms(self, speech: Speech, prefix_padding_ms: int) -> int:
+        """Return where the turn of some speech starts: earlier if its beginning is uncertain."""
+        prefix_ms = prefix_padding_ms
+        if speech.is_late:
+            prefix_ms = max(prefix_ms, self.late_prefix_ms)
+        return speech.onset_ms - prefix_ms
 
     def needs_complete_transcript(self, speech: Speech) -> bool:
         """Return whether to transcribe all of the speech over an answer now."""
@@ -182,8 +205,10 @@ class Rules:
 
     def _limit_ms(self, speech: Speech, heard: str) -> int:
         """Return the amount of speech that interrupts, whatever its words."""
-        if speech.voiced_ms < self.voiced_ms or is_backchannel(heard):
+        if is_backchannel(heard):
             return self.backchannel_ms
+        if speech.voiced_ms < self.voiced_ms:
+            return self.unpitched_ms
         return self.unclear_ms if self.hears_words else self.confirm_ms
 
     def _is_said(self, speech: Speech, heard: str) -> bool:

@@ -32,6 +32,7 @@ class State:
 
     Attributes:
         now_ms: End of the input audio.
+        hidden_ms: Sound like speech that was taken for background, less the silence since.
         buffer_ms: Start of the uncommitted audio.
         speech: The stretch of speech in progress.
         turn_ms: Start of the user's announced turn, or None.
@@ -40,6 +41,7 @@ class State:
         silenced: Number of the last response, if it ended because the client stopped playing it.
         speculation: Number of the prepared response.
         answer_due: A turn ended while a response was in progress.
+        was_stop: The last turn that was answered only told an answer to stop.
         num_untranscribed: Turns that ended and whose transcript is pending.
         frame_clock_ms: When the last frame arrived, on the clock of `Tick`.
         idle_ms: When playback of the last answer ended, on that clock.
@@ -49,6 +51,7 @@ class State:
     detection: Detection | None = field(default_factory=ServerVad)
     rules: Rules = field(default_factory=Rules)
     now_ms: int = 0
+    hidden_ms: int = 0
     buffer_ms: int = 0
     speech: Speech | None = None
     turn_ms: int | None = None
@@ -57,6 +60,7 @@ class State:
     silenced: int | None = None
     speculation: int | None = None
     answer_due: bool = False
+    was_stop: bool = False
     num_untranscribed: int = 0
     clock_ms: int = 0
     frame_clock_ms: int = 0

@@ -45,7 +45,7 @@ from izwi_api.realtime.turn_events import (
 )
 from izwi_api.realtime.turn_rules import Detection, Speech, Verdict
 from izwi_api.realtime.turn_state import Answer, State
-from izwi_api.realtime.words import words_of
+from izwi_api.realtime.words import only_stops, words_of
 
 
 def advance(state: State, event: Event) -> tuple[State, list[Action]]:
@@ -96,12 +96,15 @@ class _Step:
         if detection is None:
             return
         if frame.speech >= detection.threshold:
-            speech = state.speech or Speech(frame.end_ms - length_ms)
+            is_late = state.hidden_ms >= state.rules.late_ms
+            speech = state.speech or Speech(frame.end_ms - length_ms, is_late=is_late)
             self._set(speech=speech.longer(length_ms, frame.is_voiced), idle_ms=None)
             self._drop_speculation()  # the user keeps speaking
         elif state.speech is not None:
             silence_ms = state.speech.silence_ms + length_ms
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
+        hidden_ms = state.rules.hidden_ms(state.hidden_ms, length_ms, frame.is_hidden)
+        self._set(hidden_ms=hidden_ms)
         self._judge()
 
     def take_transcript(self, heard: LiveTranscript) -> None:
@@ -161,7 +164,8 @@ class _Step:
             self.actions.append(CompleteTranscript())
 
     def _begin_turn(self, detection: Detection, speech: Speech) -> None:
-        start_ms = max(self.state.buffer_ms, speech.onset_ms - detection.prefix_padding_ms)
+        early_ms = self.state.rules.turn_start_ms(speech, detection.prefix_padding_ms)
+        start_ms = max(self.state.buffer_ms, early_ms)
         self._set(turn_ms=start_ms, idle_ms=None)
         self.actions.append(SpeechStarted(start_ms))
 
@@ -181,12 +185,15 @@ class _Step:
             self._respond_when_free()
 
     def answer_words(self, text: str | None) -> None:
-        """Answer a turn when its transcript arrives, unless it is empty."""
+        """Answer a turn when its transcript arrives, unless it is empty or repeats a stop."""
         state = self.state
         if state.num_untranscribed == 0:
             return
         self._set(num_untranscribed=state.num_untranscribed - 1)
         is_said = text is None or bool(words_of(text))
+        is_stop = text is not None and only_stops(text)
+        is_said &= not (is_stop and state.was_stop)  # "Stop. Stop." is one stop
+        self._set(was_stop=is_stop or (state.was_stop and not is_said))
         if not is_said and state.turn_ms is None:
             self._drop_speculation()
         if is_said or state.answer_due:

@@ -40,6 +40,7 @@ class SpeechFrame(NamedTuple):
         samples: Its samples.
         level_db: Level relative to full scale (dBFS).
         is_voiced: Whether it is speech with a pitch.
+        is_hidden: Whether it sounds like speech and was taken for background.
     """
 
     end: int
@@ -47,6 +48,7 @@ class SpeechFrame(NamedTuple):
     samples: Float32
     level_db: float = 0.0
     is_voiced: bool = False
+    is_hidden: bool = False
 
 
 class VoiceDetector:
@@ -80,6 +82,7 @@ class VoiceDetector:
         speech = sum(votes) / len(votes)
         is_hidden = self._background.hides(filtered, speech >= _VOICED)
         is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
+        sounds_like_speech = speech >= _VOICED and is_warm and level >= _LEAST_LEVEL
         is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
         if not is_warm or is_hidden or is_noise:
             speech = 0.0
@@ -87,7 +90,8 @@ class VoiceDetector:
         if speech < _VOICED:
             self._pitch.skip()
         level_db = 20.0 * float(np.log10(level + 1e-6))
-        return SpeechFrame(self._end, speech, frame, level_db, is_voiced)
+        is_hidden = sounds_like_speech and speech < _VOICED
+        return SpeechFrame(self._end, speech, frame, level_db, is_voiced, is_hidden)
 
 
 def _flatness(window: Float32) -> float:
