@@ -42,7 +42,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.live_models import CHAT, SIZES
-from benchmarks.measure import AUDIBLE, AUDIBLE_BLOCK, audible_blocks, write_result
+from benchmarks.measure import AUDIBLE_BLOCK, audible_blocks, first_audible, write_result
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.backends.torch.backend import torch_backend
@@ -56,7 +56,6 @@ RATE = 24_000
 _BLOCK_S = 0.02
 _START_S = 400.0
 _EVENT_S = 60.0
-_HEARD = RATE // 50  # samples: the power of 20 ms is heard
 _AUDIBLE_GAP_S = 0.002  # shorter gaps are those of this client's own clock
 _QUESTIONS = (
     "When does the {} leave?",
@@ -240,20 +239,6 @@ class Client:
         last_s = max((at_s for at_s, _ in self.received()), default=began_s)
         self.forget()
         return {"last_audio": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
-
-
-def first_audible(audio: Float32) -> int | None:
-    """Return the sample where an answer becomes audible: 20 ms from there are over -50 dBFS.
-
-    A codec's click of 5 ms is shorter, and is not heard.
-    """
-    power = np.cumsum(np.pad(np.square(audio, dtype=np.float64), (1, 0)))
-    means = (power[_HEARD:] - power[:-_HEARD]) / _HEARD
-    over = np.flatnonzero(means > AUDIBLE**2)
-    if not len(over):
-        return None
-    start = int(over[0])
-    return start + int(np.argmax(np.abs(audio[start : start + _HEARD]) > AUDIBLE))
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from izwi.request import Reason
 RESULTS = Path(__file__).parent / "results"
 AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; quieter samples count as silence
 AUDIBLE_BLOCK = 120  # 5 ms at 24 kHz
+_AUDIBLE_WINDOW = 480  # 20 ms
 
 TEXTS = (
     "The weather is nice today and we are going out.",
@@ -53,6 +54,20 @@ def audible_blocks(samples: Float32) -> npt.NDArray[np.int64]:
     count = len(samples) // AUDIBLE_BLOCK
     blocks = samples[: count * AUDIBLE_BLOCK].reshape(count, AUDIBLE_BLOCK)
     return np.flatnonzero(np.sqrt(np.mean(np.square(blocks), axis=1)) > AUDIBLE)
+
+
+def first_audible(audio: Float32) -> int | None:
+    """Return the sample where audio at 24 kHz becomes audible: 20 ms from there are over -50 dBFS.
+
+    A codec's click of 5 ms is shorter, and is not heard.
+    """
+    power = np.cumsum(np.pad(np.square(audio, dtype=np.float64), (1, 0)))
+    means = (power[_AUDIBLE_WINDOW:] - power[:-_AUDIBLE_WINDOW]) / _AUDIBLE_WINDOW
+    over = np.flatnonzero(means > AUDIBLE**2)
+    if not len(over):
+        return None
+    start = int(over[0])
+    return start + int(np.argmax(np.abs(audio[start : start + _AUDIBLE_WINDOW]) > AUDIBLE))
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:

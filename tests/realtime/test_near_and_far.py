@@ -8,7 +8,8 @@ import pytest
 from izwi_api.realtime.overlap import OverlapCheck
 from tests.realtime.scenes import happened
 from tests.realtime.test_background import frames
-from tests.realtime.test_scenes import session
+from tests.realtime.test_endings import spoken
+from tests.realtime.test_scenes import COMPLETED, session
 from tests.realtime.world import World, recorded, rms
 
 
@@ -57,8 +58,8 @@ def world(tmp_path_factory):
 
 def at(name, below_db):
     """A recorded sound so far below the question."""
-    sound = recorded(name)
-    return sound * np.float32(rms(recorded("question")) / rms(sound) * 10 ** (-below_db / 20))
+    audio = recorded(name)
+    return audio * np.float32(rms(recorded("question")) / rms(audio) * 10 ** (-below_db / 20))
 
 
 @pytest.mark.parametrize("name", ["woman-talks", pytest.param("man-talks", marks=pytest.mark.slow)])
@@ -74,3 +75,19 @@ def test_a_television_is_not_answered_and_the_user_is(world, name):
         await phone.until_answered()
 
     assert happened(world.talk(script, session=session())) == "SERDSERD"
+
+
+@pytest.mark.parametrize("below_db", [10.0, pytest.param(5.0, marks=pytest.mark.slow)])
+def test_the_first_word_is_heard_over_music(world, below_db):
+    """The chord counts as music, and so do the first frames of the question over it."""
+
+    async def script(phone, engine):
+        await phone.be_silent(1.6)
+        await phone.hear(spoken(world, said="What is twelve times seven?", voice="hugo"))
+        await phone.until(COMPLETED)
+
+    phone = world.talk(
+        script, session=session(create_response=False), background=at("pad", below_db)
+    )
+    (heard,) = phone.of(COMPLETED)
+    assert heard.event["transcript"].startswith("What is")

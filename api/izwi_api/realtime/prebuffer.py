@@ -24,7 +24,7 @@ class Prebuffer:
 
     def __init__(self, pace: ProductionPace, is_dry: Callable[[], bool]):
         self._pace, self._is_dry = pace, is_dry
-        self._held: list[Piece] = []
+        self._waiting: list[Piece] = []
         self._chunks: list[AudioChunk] = []  # among them
         self._measured: list[AudioChunk] = []  # since the answer began, or was paused
         self._is_first = True  # nothing came between the answer's start and `_measured`
@@ -47,10 +47,10 @@ class Prebuffer:
                         break
                     self._take(piece)
                 if not self._chunks or self._wait_s() <= 0.0:
-                    for held in self._flushed():
-                        yield held
-            for held in self._flushed():
-                yield held
+                    for ready in self._flushed():
+                        yield ready
+            for ready in self._flushed():
+                yield ready
         finally:
             self._learn()
             if pending is not None:
@@ -58,7 +58,7 @@ class Prebuffer:
                 await asyncio.gather(pending, return_exceptions=True)
 
     def _take(self, piece: Piece) -> None:
-        self._held.append(piece)
+        self._waiting.append(piece)
         if isinstance(piece, EncodedAudio) and piece.chunk is not None:
             self._measured.append(piece.chunk)
             if self._chunks or self._is_dry():
@@ -70,7 +70,7 @@ class Prebuffer:
         return start_ms / 1000 - time.monotonic()
 
     def _flushed(self) -> list[Piece]:
-        flushed, self._held, self._chunks = self._held, [], []
+        flushed, self._waiting, self._chunks = self._waiting, [], []
         return flushed
 
     def _learn(self) -> None:
