@@ -87,7 +87,6 @@ class ResponseOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     prompt: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    seed: int | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
 

@@ -209,7 +209,7 @@ async def response_settings(
     """Merge a response's options into the session's settings. Raises InvalidRequest."""
     changes: dict[str, Any] = {}
     for name in ("audio", "instructions", "max_output_tokens", "output_modalities",
-                 "tool_choice", "tools", "parallel_tool_calls", "seed"):  # fmt: skip
+                 "tool_choice", "tools", "parallel_tool_calls"):  # fmt: skip
         value = getattr(options, name)
         if value is not None:
             changes[name] = value
