@@ -20,6 +20,7 @@ import torch
 from benchmarks.embedded import World, gather, spoken, uttered, word_error_rate, words
 from benchmarks.measure import RESULTS, write_result
 from benchmarks.quality_hearing import disturbed_rows, pair_rows, silence_rows
+from benchmarks.quality_people import people_rows
 from benchmarks.quality_voices import known_to_both, short_rows, voice_rows
 from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
@@ -36,7 +37,7 @@ from izwi_models.tiny.recipes.voicing import log_correlation, track_pitch
 
 MEASURES = (
     *("transcription", "speech", "cloning", "alignment"),
-    *("voices", "short", "disturbed", "silence", "pairs"),
+    *("voices", "short", "disturbed", "silence", "pairs", "people"),
 )
 _EACH_CLONE = 5  # sentences of each cloned voice
 _PAUSE_S = 1.0  # silence before an aligned sentence, or between two
@@ -252,6 +253,7 @@ async def main(options: argparse.Namespace) -> None:
         "disturbed": (disturbed_rows, texts[: options.asr_sentences]),
         "silence": (silence_rows, []),
         "pairs": (pair_rows, texts),
+        "people": (people_rows, texts),
     }
     rows = []
     for name in options.only or measures:

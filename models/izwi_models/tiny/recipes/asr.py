@@ -22,7 +22,7 @@ from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
-from izwi_models.tiny.recipes.augment import disturbed, no_speech
+from izwi_models.tiny.recipes.augment import disturbed, no_speech, through_channels
 from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts
 from izwi_models.tiny.recipes.data import (
     Corpus,
@@ -44,12 +44,14 @@ from izwi_models.tiny.recipes.harness import (
     resume_weights,
     save_tensors,
 )
+from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
 from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_id
 from izwi_models.tiny.recipes.spectral import to_16k
-from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE
 
-_PARTS = "train replies"  # of the corpus
-_PHONES = UNKNOWN_PHONE + 1
+_PARTS = "train replies people flite"  # of the corpus
+_PHONES = LABELS
+PHONE_HEAD = "phone_head.safetensors"  # for going on; served checkpoints are without it
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
 _LABELS = FRAME // LABEL  # of a codec frame
 _LABELS_A_CHUNK = 50
@@ -95,7 +97,7 @@ class AsrTrainer:
         self.answers, self.answer_lengths = text_table(answers, device)
         spoken = read_words(args.data, _PARTS, args.jobs)
         self._beginnings = Beginnings(corpus, spoken, tokenizer)
-        self._cut_share = float(args.cut_share)
+        self._cut_share, self._harder = float(args.cut_share), not args.gentle
         self._before = torch.tensor(self.template.before, device=device)
         self._after = torch.tensor(self.template.after, device=device)
         width = self.config.audio.output_dim
@@ -103,15 +105,18 @@ class AsrTrainer:
             {**tensor_shapes(self.config), "phone_head.weight": (4 * _PHONES, width)}, args.seed
         )
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
+        resume_weights(tensors, args.out / PHONE_HEAD)
         # phonemes would be learned by a head that starts anew
-        self._anchor, self._phone_weight = float(args.anchor), 0.0 if args.anchor else 0.2
+        self._anchor, self._phone_weight = float(args.anchor), 0.0 if args.anchor else 0.3
         first = tensors if args.anchor else {}
         self._teacher = {name: value.to(device, self.dtype) for name, value in first.items()}
         own = {name: value for name, value in tensors.items() if args.own.search(name)}
         self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
         self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
         self.weights = FlatWeights(own, device)
-        self.optimizer = Optimizer(self.weights, clip=1.0, average=0.999)
+        self.optimizer = Optimizer(
+            self.weights, clip=1.0, average=0.999, orthogonal=args.orthogonal
+        )
         self.metrics = torch.zeros(5, device=device)
         self._positions = self.ops.array(chunk_positions(self.config.audio))
         phones = json.loads(PHONES.read_text())
@@ -128,7 +133,7 @@ class AsrTrainer:
         weights = self._shared | self.weights.views(self.dtype)
         cuts = self._beginnings.draw(items, self._cut_share)
         samples, labels, lengths = self._heard(items, cuts, frames)
-        mel = augmented_mel(samples, lengths)
+        mel = augmented_mel(samples, lengths, harder=self._harder)
         tokens = token_counts(lengths * MELS_A_FRAME)
         audio = self._encode(weights, mel, tokens)
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
@@ -197,7 +202,8 @@ class AsrTrainer:
         audio = audio * inside[..., None].expand(-1, -1, LABEL).flatten(1)
         silent = -(-rows // _SILENT_ROWS)
         labels[:silent] = self._silence
-        disturbing = disturbed(to_16k(audio))
+        audio = to_16k(audio)
+        disturbing = disturbed(through_channels(audio) if self._harder else audio)
         empty = no_speech(silent, disturbing.shape[1], device)
         return torch.cat([empty, disturbing[silent:]]), labels, lengths
 
@@ -255,7 +261,8 @@ class AsrTrainer:
         """Each token stands for four labels of 20 ms, thirteen tokens for a second of fifty."""
         frames = labels.shape[1]
         real = torch.arange(frames, device=self.device) < lengths[:, None]
-        labels = labels.masked_fill(~real[..., None], -100).flatten(1)
+        unknown = ~real[..., None] | (labels == UNLABELLED)
+        labels = labels.masked_fill(unknown, -100).flatten(1)
         labels = F.pad(labels, (0, -labels.shape[1] % _LABELS_A_CHUNK), value=-100)
         labels = F.pad(labels.unflatten(1, (-1, _LABELS_A_CHUNK)), (0, 2), value=-100)
         labels = labels.flatten(1).unflatten(1, (-1, 4))[:, : audio.shape[1]]
@@ -267,6 +274,8 @@ class AsrTrainer:
         views = self._fixed | self.weights.views(torch.float32, self.optimizer.averaged)
         tensors = {name: views[name] for name in tensor_shapes(self.config)}
         save_tensors(tensors, out / "model.safetensors", torch.float16)
+        head = {name: views[name] for name in views if name not in tensors}
+        save_tensors(head, out / PHONE_HEAD, torch.float16)
         preprocessor = {
             "feature_extractor_type": "WhisperFeatureExtractor",
             "feature_size": 128,
@@ -332,9 +341,10 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
                 break
             buffer = buffers.setdefault(edge, torch.zeros(len(items), dtype=torch.long).to(device))
             buffer.copy_(torch.from_numpy(items))
-            trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
+            share = args.schedule[0] + clock.share * (args.schedule[1] - args.schedule[0])
+            trainer.optimizer.rate.fill_(learning_rate(share, step, args.rate))
             stepper.run(edge, partial(trainer.hold, buffer, edge, longest[edge]))
-            trainer.optimizer.apply()
+            stepper.run("apply", trainer.optimizer.apply)
             step += 1
             if step in (1, 10, 50) or step % 500 == 0:
                 names = ("text", "phone", "drift", "right", "norm")
@@ -375,6 +385,15 @@ def main() -> None:
         type=float,
         default=0.0,
         help="weight of the divergence from the first weights' answers to speech",
+    )
+    parser.add_argument("--gentle", action="store_true", help="no channels, warps and wider gaps")
+    parser.add_argument("--orthogonal", action="store_true", help="Muon for matrices")
+    parser.add_argument(
+        "--schedule",
+        type=float,
+        nargs=2,
+        default=(0.0, 1.0),
+        help="part of the whole training that this is; the rate falls in the second half of it",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")

@@ -63,6 +63,56 @@ def through_rooms(audio: Tensor) -> Tensor:
     return torch.fft.irfft(spectrum, size)[:, :samples]
 
 
+def through_channels(audio: Tensor) -> Tensor:
+    """Colour (rows, samples) of speech at 16 kHz as microphones, lines and codecs do.
+
+    Half of the rows lose what is above a limit, often that of a telephone; most have a tilt and
+    resonances; a few are clipped, or have the 8 bits of a telephone line.
+    """
+    rows, samples, device = *audio.shape, audio.device
+
+    def chance(share: float) -> Tensor:
+        return draw(0, 1, rows, 1, device=device) < share
+
+    frequencies = torch.fft.rfftfreq(samples, 1 / RATE, device=device)
+    octaves = (frequencies.clamp_min(60) / 1000).log2()
+    gain_db = draw(-5, 3, rows, 1, device=device) * octaves
+    for _ in range(3):
+        centre, width = (
+            draw(-3.3, 3, rows, 1, device=device),
+            draw(0.2, 1.5, rows, 1, device=device),
+        )
+        height_db = draw(-9, 9, rows, 1, device=device)
+        gain_db = gain_db + height_db * torch.exp(-(((octaves - centre) / width) ** 2))
+    gain_db = gain_db * chance(0.75)
+    limit = torch.where(
+        chance(0.6),
+        draw(3300, 4000, rows, 1, device=device),
+        draw(4000, 7800, rows, 1, device=device),
+    )
+    edge = 10 ** draw(1.0, 2.3, rows, 1, device=device)
+    limit = torch.where(chance(0.5), limit, torch.full_like(limit, 1e5))
+    floor = torch.where(chance(0.4), draw(50, 350, rows, 1, device=device), torch.zeros_like(limit))
+    band = torch.sigmoid((limit - frequencies) / edge) * torch.sigmoid(
+        (frequencies - floor) / 25 + 4
+    )
+    spectrum = torch.fft.rfft(audio) * band * 10 ** (gain_db / 20)
+    made = torch.fft.irfft(spectrum, samples)
+    loudest = made.abs().amax(1, keepdim=True).clamp_min(1e-5)
+    made = made / loudest
+    clipped = torch.maximum(
+        torch.minimum(made, draw(0.2, 0.9, rows, 1, device=device)),
+        -draw(0.2, 0.9, rows, 1, device=device),
+    )
+    made = torch.where(chance(0.08), clipped, made)
+    curve = 255.0
+    coded = made.sign() * torch.log1p(curve * made.abs().clamp_max(1)) / math.log1p(curve)
+    coded = (coded * 127).round() / 127
+    coarse = coded.sign() * torch.expm1(coded.abs() * math.log1p(curve)) / curve
+    made = torch.where(chance(0.2), coarse, made)
+    return made * loudest.clamp(0.05, 1)
+
+
 def disturbed(audio: Tensor) -> Tensor:
     """Add rooms, noise and babble to (rows, samples) of speech at 16 kHz, at random levels."""
     rows, samples, device = *audio.shape, audio.device

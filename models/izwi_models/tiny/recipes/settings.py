@@ -231,10 +231,10 @@ ASR: dict[str, Any] = {
         "audio_config": {
             "model_type": "qwen3_asr_audio_encoder",
             "num_mel_bins": 128,
-            "d_model": 256,
-            "encoder_layers": 5,
-            "encoder_attention_heads": 4,
-            "encoder_ffn_dim": 768,
+            "d_model": 320,
+            "encoder_layers": 9,
+            "encoder_attention_heads": 5,
+            "encoder_ffn_dim": 1280,
             "output_dim": 256,
             "downsample_hidden_size": 32,
             "n_window": 50,
@@ -294,12 +294,21 @@ TIMESTAMP = VOCABULARY + len(SPECIAL_TOKENS)
 STEP_MS = 80
 _UNUSED = ("audio_start_token_id", "audio_end_token_id")
 
+# The aligner is older than the transcriber of these sizes.
+_ALIGNER_ENCODER = {
+    "d_model": 256,
+    "encoder_layers": 5,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 768,
+}
+
 ALIGNER: dict[str, Any] = ASR | {
     "timestamp_token_id": TIMESTAMP,
     "timestamp_segment_time": STEP_MS,
     "thinker_config": {
         **{name: value for name, value in ASR["thinker_config"].items() if name not in _UNUSED},
         "model_type": "qwen3_forced_aligner",
+        "audio_config": ASR["thinker_config"]["audio_config"] | _ALIGNER_ENCODER,
         "classify_num": 104,  # 8 s and some more, a multiple of 8
         "text_config": ASR["thinker_config"]["text_config"] | {"tie_word_embeddings": False},
     },

