@@ -38,6 +38,10 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
         layers=None,
         seed=0,
         anchor=0.0,
+        gentle=False,
+        larger=False,
+        orthogonal=False,
+        unspoken=None,
         own=re.compile(r"text|thinker\.model\.layers\.3\.mlp|phone_head"),
     )
     device = torch.device("cpu")
@@ -162,24 +166,29 @@ def test_pairs_for_figures_are_of_one_voice_and_use_no_item_twice() -> None:
     assert {1, 2} <= set(voices[pairs[:, 0]])
 
 
-def options_of(data: Path) -> argparse.Namespace:
-    """Return a trainer's options: everything but the phoneme head stays as it is."""
-    return argparse.Namespace(
-        out=EMBEDDED,
-        data=data,
-        jobs=None,
-        cut_share=0.0,
-        layers=None,
-        seed=0,
-        anchor=0.0,
-        own=re.compile("phone_head"),
-    )
+def _trainer(data: Path, out: Path = EMBEDDED, **changes: object) -> AsrTrainer:
+    options = {
+        "out": out,
+        "data": data,
+        "jobs": None,
+        "cut_share": 0.0,
+        "layers": None,
+        "larger": False,
+        "gentle": False,
+        "orthogonal": True,
+        "unspoken": None,
+        "seed": 0,
+        "anchor": 0.0,
+        "own": re.compile(""),
+    }
+    device = torch.device("cpu")
+    chosen = argparse.Namespace(**{**options, **changes})
+    return AsrTrainer(chosen, Corpus(data, "train", device), device)
 
 
 def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -> None:
     write_corpus(tmp_path, "train-0")
-    device = torch.device("cpu")
-    trainer = AsrTrainer(options_of(tmp_path), Corpus(tmp_path, "train", device), device)
+    trainer = _trainer(tmp_path, own=re.compile("phone_head"))
     items = torch.zeros(16, dtype=torch.long)
     cuts = Cuts(
         torch.tensor([False, True] * 8), torch.tensor([136, 50] * 8), torch.tensor([0, 5] * 8)
@@ -210,11 +219,60 @@ def test_silence_before_the_first_word_is_cut_away_at_times(
     monkeypatch.setattr(asr, "_MOVED_ROWS", 0.0)
     monkeypatch.setattr(asr, "_PAUSED_ROWS", 0.0)
     write_corpus(tmp_path, "train-0")
-    device = torch.device("cpu")
-    trainer = AsrTrainer(options_of(tmp_path), Corpus(tmp_path, "train", device), device)
+    trainer = _trainer(tmp_path, own=re.compile("phone_head"))
     torch.manual_seed(1)
     items = torch.zeros(200, dtype=torch.long)
     cuts = trainer._beginnings.draw(items, 0.0)
     _, labels, _ = trainer._heard(items, cuts, 40)
     spoken = (labels != trainer._silence).flatten(1).sum(1)[25:]  # no speech in the first eighth
     assert set(spoken.tolist()) == kept
+
+
+def test_a_larger_transcriber_is_gone_on_with_in_its_own_sizes(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", "train-0")
+    out = tmp_path / "asr"
+    out.mkdir()
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        shutil.copy(EMBEDDED / name, out)
+    trainer = _trainer(tmp_path / "data", out, larger=True)
+    assert trainer.config.audio.encoder_layers == 9
+    trainer.save(out)
+    again = _trainer(tmp_path / "data", out)
+    assert again.config == trainer.config
+    assert again.resumed == len(load_file(out / "model.safetensors"))
+    head = load_file(out / asr.PHONE_HEAD)["phone_head.weight"]
+    assert torch.equal(again.weights.views()["phone_head.weight"], head.float())
+
+
+def test_the_decoder_learns_english_from_texts_that_nobody_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asr, "_UNSPOKEN_ROWS", 4)
+    write_corpus(tmp_path / "data", "train-0")
+    (tmp_path / "texts").write_text("The lamp is on the table.\n" + 40 * "word " + "\n")
+    trainer = _trainer(tmp_path / "data", unspoken=tmp_path / "texts")
+    table, lengths = trainer._unspoken
+    opening = trainer.template.opening
+    assert len(table) == 1
+    assert table[0, : len(opening)].tolist() == opening
+    assert table[0, lengths[0] - 1] == trainer.template.end
+    trainer.optimizer.rate.fill_(2e-3)
+    losses = []
+    for _ in range(12):
+        torch.manual_seed(0)
+        trainer.hold(torch.tensor([0]), 40, 12)  # its only row is replaced by audio without speech
+        trainer.optimizer.apply()
+        losses.append(float(trainer.metrics[4]))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_decoder_does_not_trust_what_it_wrote(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", "train-0")
+    trainer = _trainer(tmp_path / "data")
+    answers = torch.full((400, 20), 5)
+    read = trainer._misread(answers) != answers
+    opening = len(trainer.template.opening)
+    assert not read[:, :opening].any()
+    assert 0.04 < read[:, opening:].float().mean() < 0.08
+    trainer = _trainer(tmp_path / "data", gentle=True)
+    assert torch.equal(trainer._misread(answers), answers)

@@ -10,6 +10,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +42,12 @@ from izwi_models.tiny.recipes.harness import (
     divergence,
     initial_weights,
     learning_rate,
+    masked_loss,
     resume_weights,
     save_tensors,
 )
 from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
-from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_id
+from izwi_models.tiny.recipes.settings import ASR_GENERATION, VOCABULARY, asr_config, token_id
 from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE
 
@@ -56,6 +58,10 @@ _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half secon
 _LABELS = FRAME // LABEL  # of a codec frame
 _LABELS_A_CHUNK = 50
 _SMOOTHING = 0.05
+_MISHEARD = 0.06  # share of the ids that the decoder reads wrongly in training
+_UNSPOKEN_ROWS = 192  # texts without audio in a step
+_LONGEST_UNSPOKEN = 40  # ids
+_ENGLISH_WEIGHT = 0.3
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
 _MOST_LEAD = 5  # codec frames of silence before those
@@ -86,7 +92,7 @@ class AsrTrainer:
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.ops = TorchOps(device, self.dtype)
-        self.settings = asr_config(args.layers)
+        self.settings = sizes(args)
         self.config = parse_config(AsrConfig, self.settings, "settings.ASR")
         tokenizer = QwenTokenizer(args.out)
         self.template = Template(tokenizer)
@@ -95,9 +101,11 @@ class AsrTrainer:
             for text in corpus.texts
         ]
         self.answers, self.answer_lengths = text_table(answers, device)
+        self._unspoken = unspoken_answers(args.unspoken, self.template, tokenizer, device)
         spoken = read_words(args.data, _PARTS, args.jobs)
         self._beginnings = Beginnings(corpus, spoken, tokenizer)
         self._cut_share, self._harder = float(args.cut_share), not args.gentle
+        self._misheard = _MISHEARD if self._harder else 0.0
         self._before = torch.tensor(self.template.before, device=device)
         self._after = torch.tensor(self.template.after, device=device)
         width = self.config.audio.output_dim
@@ -117,7 +125,7 @@ class AsrTrainer:
         self.optimizer = Optimizer(
             self.weights, clip=1.0, average=0.999, orthogonal=args.orthogonal
         )
-        self.metrics = torch.zeros(5, device=device)
+        self.metrics = torch.zeros(6, device=device)
         self._positions = self.ops.array(chunk_positions(self.config.audio))
         phones = json.loads(PHONES.read_text())
         self._silence = phones[SILENCE]
@@ -138,7 +146,8 @@ class AsrTrainer:
         audio = self._encode(weights, mel, tokens)
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
         answers, answer_lengths = self._wanted(items, cuts, text_length)
-        logits = self._answer(weights, answers, audio, tokens)
+        written = self._misread(answers)
+        logits = self._answer(weights, written, audio, tokens)
         targets = answers
         counted = torch.arange(text_length, device=self.device) < answer_lengths[:, None]
         losses = F.cross_entropy(
@@ -151,12 +160,33 @@ class AsrTrainer:
         if self._anchor:
             with torch.no_grad():
                 audio = self._encode(self._teacher, mel, tokens)
-                wanted = self._answer(self._teacher, answers, audio, tokens)
+                wanted = self._answer(self._teacher, written, audio, tokens)
             spoken = slice(-(-len(items) // _SILENT_ROWS), None)
             drift = divergence(logits[spoken], wanted[spoken], counted[spoken])
-        values = torch.stack([text_loss, phone_loss, drift, right, self.optimizer.norm])
+        english = self._english_loss(weights, audio) if self._unspoken else torch.zeros_like(drift)
+        values = torch.stack([text_loss, phone_loss, drift, right, english, self.optimizer.norm])
         self.metrics.copy_(values.detach())
-        return text_loss + self._phone_weight * phone_loss + self._anchor * drift
+        total = text_loss + self._phone_weight * phone_loss + self._anchor * drift
+        return total + _ENGLISH_WEIGHT * english
+
+    def _misread(self, answers: Tensor) -> Tensor:
+        """Replace some ids of answers (rows, ids), so that the decoder does not trust them all."""
+        wrong = torch.rand(answers.shape, device=self.device) < self._misheard
+        wrong[:, : len(self.template.opening)] = False
+        others = torch.randint(VOCABULARY, answers.shape, device=self.device)
+        return torch.where(wrong, others, answers)
+
+    def _english_loss(self, weights: dict[str, Tensor], audio: Tensor) -> Tensor:
+        """Return the loss of texts that nobody says: the decoder learns English from them."""
+        table, all_lengths = self._unspoken
+        items = torch.randint(len(table), (_UNSPOKEN_ROWS,), device=self.device)
+        answers, lengths = table[items], all_lengths[items]
+        nothing = audio.new_zeros(len(items), 1, audio.shape[2])
+        none = torch.zeros_like(items)
+        logits = self._answer(weights, self._misread(answers), nothing, none)
+        places = torch.arange(answers.shape[1], device=self.device)
+        counted = (places >= len(self.template.opening)) & (places < lengths[:, None])
+        return masked_loss(logits, answers, counted)
 
     def _encode(self, weights: dict[str, Tensor], mel: Tensor, tokens: Tensor) -> Tensor:
         """Encode features (rows, mels, frames): (rows, longest, width)."""
@@ -231,7 +261,7 @@ class AsrTrainer:
     def _answer(
         self, weights: dict[str, Tensor], answers: Tensor, audio: Tensor, tokens: Tensor
     ) -> Tensor:
-        """Logits (rows, text_length, vocabulary) of the answers."""
+        """Logits (rows, text_length, vocabulary) after the ids of answers."""
         text_length = answers.shape[1]
         rows, most = audio.shape[:2]
         before, after = len(self._before), len(self._after)
@@ -293,6 +323,34 @@ class AsrTrainer:
             (out / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
 
 
+def sizes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the configuration of the checkpoint to go on from, or of a new one."""
+    if (args.out / "config.json").is_file() and args.layers is None:
+        found: dict[str, Any] = json.loads((args.out / "config.json").read_text("utf-8"))
+        return found
+    return asr_config(args.layers, args.larger)
+
+
+def unspoken_answers(
+    path: Path | None, template: Template, tokenizer: QwenTokenizer, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return answers of texts that nobody says, (n, ids), and their lengths; () without a file.
+
+    Args:
+        path: A text a line; long ones are left out.
+        template: Of the prompt.
+        tokenizer: Splits texts into ids.
+        device: Device of the tensors.
+    """
+    if path is None:
+        return ()
+    rows = [
+        [*template.opening, *tokenizer.encode(text), template.end]
+        for text in path.read_text("utf-8").splitlines()
+    ]
+    return text_table([row for row in rows if len(row) <= _LONGEST_UNSPOKEN], device)
+
+
 def longest_pauses(corpus: Corpus, silences: list[int]) -> Int64:
     """The middle of the longest pause inside each utterance, in labels; 0 where there is none.
 
@@ -347,7 +405,7 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
             stepper.run("apply", trainer.optimizer.apply)
             step += 1
             if step in (1, 10, 50) or step % 500 == 0:
-                names = ("text", "phone", "drift", "right", "norm")
+                names = ("text", "phone", "drift", "right", "english", "norm")
                 values = zip(names, trainer.metrics.tolist(), strict=True)
                 log(f"step {step} epoch {epoch}: " + ", ".join(f"{n} {v:.3f}" for n, v in values))
             if clock.elapsed - saved > args.save_every:
@@ -371,6 +429,7 @@ def main() -> None:
     parser.add_argument(
         "--layers", type=int, help="of encoder and decoder each: for a judge that is no relative"
     )
+    parser.add_argument("--larger", action="store_true", help="a new one with 14 M parameters")
     parser.add_argument(
         "--own",
         type=re.compile,
@@ -386,6 +445,7 @@ def main() -> None:
         default=0.0,
         help="weight of the divergence from the first weights' answers to speech",
     )
+    parser.add_argument("--unspoken", type=Path, help="file of texts for the decoder alone")
     parser.add_argument("--gentle", action="store_true", help="no channels, warps and wider gaps")
     parser.add_argument("--orthogonal", action="store_true", help="Muon for matrices")
     parser.add_argument(

@@ -231,10 +231,10 @@ ASR: dict[str, Any] = {
         "audio_config": {
             "model_type": "qwen3_asr_audio_encoder",
             "num_mel_bins": 128,
-            "d_model": 320,
-            "encoder_layers": 9,
-            "encoder_attention_heads": 5,
-            "encoder_ffn_dim": 1280,
+            "d_model": 256,
+            "encoder_layers": 5,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 768,
             "output_dim": 256,
             "downsample_hidden_size": 32,
             "n_window": 50,
@@ -269,11 +269,28 @@ ASR: dict[str, Any] = {
 }
 
 
-def asr_config(layers: int | None = None) -> dict[str, Any]:
-    """Return config.json of izwi-tiny-asr, or with `layers` layers in encoder and decoder each."""
+# For speech that sounds like people: with it the transcriber has 14 M parameters.
+_LARGER_ENCODER = {
+    "d_model": 320,
+    "encoder_layers": 9,
+    "encoder_attention_heads": 5,
+    "encoder_ffn_dim": 1280,
+}
+
+
+def asr_config(layers: int | None = None, larger: bool = False) -> dict[str, Any]:
+    """Return config.json of izwi-tiny-asr.
+
+    Args:
+        layers: Of encoder and decoder each, where they are not izwi-tiny-asr's.
+        larger: With the encoder for speech that sounds like people.
+    """
+    thinker = ASR["thinker_config"]
+    if larger:
+        audio = thinker["audio_config"] | _LARGER_ENCODER
+        return ASR | {"thinker_config": thinker | {"audio_config": audio}}
     if layers is None:
         return ASR
-    thinker = ASR["thinker_config"]
     return ASR | {
         "thinker_config": thinker
         | {
@@ -294,21 +311,12 @@ TIMESTAMP = VOCABULARY + len(SPECIAL_TOKENS)
 STEP_MS = 80
 _UNUSED = ("audio_start_token_id", "audio_end_token_id")
 
-# The aligner is older than the transcriber of these sizes.
-_ALIGNER_ENCODER = {
-    "d_model": 256,
-    "encoder_layers": 5,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 768,
-}
-
 ALIGNER: dict[str, Any] = ASR | {
     "timestamp_token_id": TIMESTAMP,
     "timestamp_segment_time": STEP_MS,
     "thinker_config": {
         **{name: value for name, value in ASR["thinker_config"].items() if name not in _UNUSED},
         "model_type": "qwen3_forced_aligner",
-        "audio_config": ASR["thinker_config"]["audio_config"] | _ALIGNER_ENCODER,
         "classify_num": 104,  # 8 s and some more, a multiple of 8
         "text_config": ASR["thinker_config"]["text_config"] | {"tie_word_embeddings": False},
     },

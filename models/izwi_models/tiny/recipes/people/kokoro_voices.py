@@ -13,7 +13,7 @@ from izwi_models.tiny.recipes.people.kokoro import TIMBRE
 
 _MIXED = 0.7  # concentration of the mixtures: below 1, one table prevails
 _MALE_SHARE = 0.4  # of speakers in whom the man's table prevails
-_MOVED = 0.25  # standard deviation of what is added, relative to that between tables
+_MOVED = (0.1, 0.5)  # standard deviation of what is added, relative to that between tables
 _MEN = ("jm_kumo",)
 _VOICED_HZ = 40.0
 
@@ -74,7 +74,8 @@ def draw_speakers(
         weights = _mixtures(rows, male, men, generator)
         mixed = (weights.T[..., None] * stacked[..., part]).sum(0)
         apart = stacked[..., part].std(0)
-        moved = torch.randn(mixed.shape, generator=generator) * apart * _MOVED
+        far = _MOVED[0] + (_MOVED[1] - _MOVED[0]) * torch.rand(rows, 1, generator=generator)
+        moved = torch.randn(mixed.shape, generator=generator) * apart * far
         styles[:, part] = mixed + moved
 
     def about(centre: float, spread: float, least: float, most: float) -> Tensor:
@@ -82,10 +83,10 @@ def draw_speakers(
 
     return Speakers(
         styles,
-        pitch=2 ** about(0.0, 0.2, -0.5, 0.5),
+        pitch=2 ** about(0.0, 0.25, -0.6, 0.6),
         range=about(1.0, 0.25, 0.4, 1.7),
-        warp=2 ** about(0.0, 0.11, -0.25, 0.25),
-        pace=about(1.02, 0.13, 0.75, 1.4),
+        warp=2 ** about(0.0, 0.13, -0.3, 0.3),
+        pace=about(1.02, 0.16, 0.7, 1.5),
     )
 
 
