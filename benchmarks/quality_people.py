@@ -66,5 +66,6 @@ async def people_rows(world: World, _: Espeak, texts: list[str]) -> list[dict[st
         heard = await gather(clips, lambda _, clip: world.transcribe_16k(clip.samples))
         said = [clip.text for clip in clips]
         rate = word_error_rate(zip(said, heard, strict=True))
-        rows.append({"what": f"asr, {name}", "wer_percent": rate, "sentences": len(clips)})
+        row = {"what": f"asr, {name}", "wer_percent": rate, "sentences": len(clips)}
+        rows.append({**row, "model": world.asr})
     return rows

@@ -1,0 +1,43 @@
+"""The transcriber that was trained on people-like speech hears a voice that the other does not.
+
+The clip in sounds/ was made with Kokoro-82M (Apache License 2.0).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+
+from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.inputs import TranscriptionInput
+from izwi.registry import Registry
+from izwi_api.services.transcribe import open_transcription
+
+CLIP = Path(__file__).parent / "sounds" / "kokoro-after-all.opus"
+SAID = "After all, people are not the case."
+PEOPLE, ESPEAK = "izwi-tiny-asr-people", "izwi-tiny-asr"
+
+
+async def test_a_voice_like_a_person_is_heard() -> None:
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    for name in (PEOPLE, ESPEAK):
+        registry.load(name)
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
+    engine.start()
+    samples, rate = soundfile.read(CLIP, dtype="float32")
+    clip = soxr.resample(samples, rate, 16_000).astype(np.float32)
+    heard = {}
+    for name in (PEOPLE, ESPEAK):
+        transcription = await open_transcription(engine, registry, name, TranscriptionInput(clip))
+        await transcription.finish()
+        heard[name] = transcription.text
+    await engine.stop()
+    assert heard[PEOPLE] == SAID
+    assert heard[ESPEAK] != SAID
