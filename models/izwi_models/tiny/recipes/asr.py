@@ -10,7 +10,6 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +22,11 @@ from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
+from izwi_models.tiny.recipes.asr_text import Template, unspoken_answers
 from izwi_models.tiny.recipes.augment import disturbed, no_speech, through_channels
 from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts
 from izwi_models.tiny.recipes.data import (
     Corpus,
-    Int64,
     bucket_batches,
     read_words,
     text_table,
@@ -46,8 +45,9 @@ from izwi_models.tiny.recipes.harness import (
     resume_weights,
     save_tensors,
 )
+from izwi_models.tiny.recipes.pauses import longest_pauses
 from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
-from izwi_models.tiny.recipes.settings import ASR_GENERATION, VOCABULARY, asr_config, token_id
+from izwi_models.tiny.recipes.settings import ASR_GENERATION, VOCABULARY, asr_config_in
 from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE
 
@@ -60,29 +60,13 @@ _LABELS_A_CHUNK = 50
 _SMOOTHING = 0.05
 _MISHEARD = 0.06  # share of the ids that the decoder reads wrongly in training
 _UNSPOKEN_ROWS = 192  # texts without audio in a step
-_LONGEST_UNSPOKEN = 40  # ids
 _ENGLISH_WEIGHT = 0.3
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
 _MOST_LEAD = 5  # codec frames of silence before those
 _ABRUPT_ROWS = 0.25  # share that begins in the silence before the first word, or right at it
 _PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
-_LEAST_PAUSE = 2  # labels of silence
 _MOST_SILENCE = 25  # codec frames that an utterance gets for that, at times
-
-
-class Template:
-    """The ids around audio and text."""
-
-    def __init__(self, tokenizer: QwenTokenizer):
-        start, end = token_id("<|im_start|>"), token_id("<|im_end|>")
-        newline = tokenizer.encode("\n")
-        self.before = [start, *tokenizer.encode("system\n"), end, *newline]
-        self.before += [start, *tokenizer.encode("user\n"), token_id("<|audio_start|>")]
-        self.after = [token_id("<|audio_end|>"), end, *newline]
-        self.after += [start, *tokenizer.encode("assistant\n")]
-        self.opening = [*tokenizer.encode("language English"), token_id("<asr_text>")]
-        self.end = end
 
 
 class AsrTrainer:
@@ -92,7 +76,7 @@ class AsrTrainer:
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.ops = TorchOps(device, self.dtype)
-        self.settings = sizes(args)
+        self.settings = asr_config_in(args.out, args.layers, args.larger)
         self.config = parse_config(AsrConfig, self.settings, "settings.ASR")
         tokenizer = QwenTokenizer(args.out)
         self.template = Template(tokenizer)
@@ -321,60 +305,6 @@ class AsrTrainer:
             ("preprocessor_config", preprocessor),
         ):
             (out / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
-
-
-def sizes(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the configuration of the checkpoint to go on from, or of a new one."""
-    if (args.out / "config.json").is_file() and args.layers is None:
-        found: dict[str, Any] = json.loads((args.out / "config.json").read_text("utf-8"))
-        return found
-    return asr_config(args.layers, args.larger)
-
-
-def unspoken_answers(
-    path: Path | None, template: Template, tokenizer: QwenTokenizer, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Return answers of texts that nobody says, (n, ids), and their lengths; () without a file.
-
-    Args:
-        path: A text a line; long ones are left out.
-        template: Of the prompt.
-        tokenizer: Splits texts into ids.
-        device: Device of the tensors.
-    """
-    if path is None:
-        return ()
-    rows = [
-        [*template.opening, *tokenizer.encode(text), template.end]
-        for text in path.read_text("utf-8").splitlines()
-    ]
-    return text_table([row for row in rows if len(row) <= _LONGEST_UNSPOKEN], device)
-
-
-def longest_pauses(corpus: Corpus, silences: list[int]) -> Int64:
-    """The middle of the longest pause inside each utterance, in labels; 0 where there is none.
-
-    Args:
-        corpus: Utterances, which begin and end in silence.
-        silences: Numbers of the phonemes that are none.
-    """
-    still = np.isin(corpus.phones.cpu().numpy(), silences)
-    turns = np.flatnonzero(np.diff(still)) + 1
-    begins = turns[still[turns]]
-    ends = turns[~still[turns]]
-    ends = ends[np.searchsorted(ends, begins[:1])[0] :] if len(begins) else ends
-    count = min(len(begins), len(ends))
-    begins, ends = begins[:count], ends[:count]
-    starts = corpus.starts * _LABELS
-    owner = np.searchsorted(starts, begins, "right") - 1
-    inner = (ends < starts[owner] + corpus.frames[owner] * _LABELS) & (
-        ends - begins >= _LEAST_PAUSE
-    )
-    begins, ends, owner = begins[inner], ends[inner], owner[inner]
-    order = np.argsort(ends - begins, kind="stable")  # the longest is written last
-    places = np.zeros(len(corpus), np.int64)
-    places[owner[order]] = ((begins + ends) // 2 - starts[owner])[order]
-    return places
 
 
 def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.prompt import SPEAKER, Script, assemble
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.text import SpeechText
-from izwi_models.tiny.recipes.asr import Template
+from izwi_models.tiny.recipes.asr_text import Template
 from izwi_models.tiny.recipes.codec_folder import load_codec
 from izwi_models.tiny.recipes.data import text_table
 from izwi_models.tiny.recipes.features import token_counts

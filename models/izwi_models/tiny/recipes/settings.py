@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from izwi_models.tiny.recipes.voices import NAMED
@@ -298,6 +300,20 @@ def asr_config(layers: int | None = None, larger: bool = False) -> dict[str, Any
             "text_config": thinker["text_config"] | {"num_hidden_layers": layers},
         }
     }
+
+
+def asr_config_in(folder: Path, layers: int | None, larger: bool) -> dict[str, Any]:
+    """Return the configuration of the transcriber in a folder, or of a new one.
+
+    Args:
+        folder: Where a checkpoint is gone on with, or begun.
+        layers: See `asr_config`; a new one is begun with them.
+        larger: See `asr_config`.
+    """
+    if (folder / "config.json").is_file() and layers is None:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        return found
+    return asr_config(layers, larger)
 
 
 ASR_GENERATION: dict[str, Any] = {
