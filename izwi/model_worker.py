@@ -10,7 +10,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from izwi.arrays import Float32
 from izwi.backends.protocol import ArrayBackend, PendingAudio
@@ -82,8 +81,7 @@ class ModelWorker:
     @property
     def load(self) -> dict[str, float]:
         """Figures of sequences and pages: the keys of `izwi.metrics.FIGURES`."""
-        scheduler, memory = self.scheduler, self.scheduler.memory
-        counts = scheduler.counts
+        scheduler, memory, counts = self.scheduler, self.scheduler.memory, self.scheduler.counts
         return {
             "running": scheduler.num_running,
             "waiting": scheduler.num_waiting,
@@ -92,10 +90,7 @@ class ModelWorker:
             "free_pages": memory.num_free,
             "available_pages": memory.num_available,
             "page_bytes": self.runner.page_bytes,
-            "weight_bytes": self.runner.budget.device.weight_bytes,
-            "state_bytes": self.runner.budget.device.state_bytes,
-            "graph_bytes": self.runner.budget.device.buffer_bytes,
-            "shared_bytes": self.runner.budget.shared_bytes,
+            **self.runner.budget.figures,
             "host_pages": self.runner.store.num_host,
             "disk_pages": self.runner.store.num_disk,
             "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
@@ -242,7 +237,7 @@ class ModelWorker:
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
-                error = self.runner.backend.request_error(failure)
+                error = self.runner.as_error(failure)
                 chunks.append(self.finish(sequence, Reason.ERROR, error=error))
             elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert status.reason is not None
@@ -276,9 +271,8 @@ class ModelWorker:
         error: BaseException | None = None,
     ) -> Chunk:
         """End a request, free its memory, and return its last chunk."""
-        encoded: tuple[npt.NDArray[Any], ...] = ()
-        if sequence.request.encode_only and reason is Reason.STOP:
-            encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
+        is_encoded = sequence.request.encode_only and reason is Reason.STOP
+        encoded = tuple(map(self.runner.to_host, sequence.encoded)) if is_encoded else ()
         self.scheduler.finish(sequence, reason)
         if sequence.drawing.grammar is not None:
             sequence.drawing.grammar.cancel()
@@ -384,8 +378,8 @@ class ModelWorker:
         if self.scheduler.counts.steps % _CHECK_EVERY:
             return []
         self.runner.learn(self.scheduler.cost.cost)
-        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
         refused = self.scheduler.overdue(now_s)
+        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
         self.scheduler.counts.refused += len(refused)
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 

@@ -9,6 +9,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,12 @@ class _Spent:
     """
 
     limits: DecodeLimits
-    seconds: float = 0.0
+    seconds: Fraction = Fraction()  # a sum of floats would exceed a limit that is met exactly
     num_bytes: int = 0
 
     def add(self, frame: Any) -> None:
         """Count a frame. Raises TooLarge if a limit is exceeded."""
-        self.seconds += frame.samples / frame.sample_rate
+        self.seconds += Fraction(frame.samples, frame.sample_rate)
         self.num_bytes += frame.samples * len(frame.layout.channels) * frame.format.bytes
         if self.seconds > self.limits.max_audio_s:
             raise _too_long(self.limits)

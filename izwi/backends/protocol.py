@@ -215,7 +215,7 @@ class ArrayBackend(Backend, Protocol):
         ...
 
     def request_error(self, error: BaseException) -> BaseException:
-        """Return what a request's caller is told of an error: DeviceFull for a full device."""
+        """Return the error that a request ends with: DeviceFull for a full device."""
         ...
 
     @property

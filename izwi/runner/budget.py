@@ -34,6 +34,16 @@ class MemoryBudget:
     disk_bytes: int = 0
     encoded_bytes: int = 0
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """Parts of the plan, by keys of `izwi.metrics.FIGURES`."""
+        return {
+            "weight_bytes": self.device.weight_bytes,
+            "state_bytes": self.device.state_bytes,
+            "graph_bytes": self.device.buffer_bytes,
+            "shared_bytes": self.shared_bytes,
+        }
+
 
 def budget_of(config: EngineConfig, plan: MemoryPlan, name: str, num_shares: int) -> MemoryBudget:
     """Return a model's budget: its part of the plan, and an equal share of host memory and disk."""

@@ -375,6 +375,10 @@ class Runner:
         assert sequence.audio.state_row is not None
         return sequence.audio.state_row
 
+    def as_error(self, failure: BaseException) -> BaseException:
+        """Return the error that a failed request ends with; see `ArrayBackend.request_error`."""
+        return self.backend.request_error(failure)
+
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an encoder's result to the host."""
         return self._ops.numpy(array)

@@ -41,7 +41,7 @@ def registry(backend, tmp_path_factory) -> ScriptedRegistry:
 @pytest.fixture
 async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
     # room for little more than one answer, so that a paused answer is evicted by the others
-    config = EngineConfig(kv_bytes=12 * 98_304, host_bytes=0, max_running=2)
+    config = EngineConfig(kv_bytes=29 * 98_304, host_bytes=0, max_running=2)
     made = AsyncEngine(Engine(registry.models, backend, config))
     made.start()
     yield made

@@ -66,4 +66,4 @@ def test_models_are_found_under_both_spellings_and_not_deleted(client):
 
 def test_a_path_says_all_that_can_be_done_with_it(client):
     answer = client.put("/v1/models/tts")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, HEAD")

@@ -92,6 +92,7 @@ def test_statuses_that_clients_rely_on() -> None:
     expected = {
         "InvalidRequest": 400,
         "InvalidAudio": 400,
+        "DoesNotFit": 400,
         "AudioTooShort": 400,
         "ModelNotFound": 404,
         "VoiceNotFound": 404,
@@ -108,6 +109,7 @@ def test_statuses_that_clients_rely_on() -> None:
         "QuotaExceeded": 429,
         "CheckpointError": 500,
         "Overloaded": 503,
+        "DeviceFull": 503,
         "StorageFull": 507,
         "EngineStopped": 503,
         "EngineFault": 500,

@@ -97,9 +97,9 @@ def test_a_model_that_is_added_gets_its_share_of_what_is_free_then(
     engine = Engine({"first": model}, backend, EngineConfig(page_size=4, max_models=3))
     monkeypatch.setattr(backend, "memory", lambda: DeviceMemory(3 << 13, 3 << 13, is_shared=True))
     engine.add("second", model)  # its weights, and another program, took half of it
-    held = {name: load["pages"] * load["page_bytes"] for name, load in engine.load.items()}
-    assert (1 << 13) < held["first"] <= 1 << 14
-    assert (1 << 12) < held["second"] <= 1 << 13
+    taken = {name: load["pages"] * load["page_bytes"] for name, load in engine.load.items()}
+    assert (1 << 13) < taken["first"] <= 1 << 14
+    assert (1 << 12) < taken["second"] <= 1 << 13
 
 
 async def test_models_come_and_go_between_steps() -> None:

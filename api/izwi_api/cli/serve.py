@@ -215,15 +215,13 @@ def serve(
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
-        serve_options = ServeOptions(*loads, settings, drain_s, api_servers, record)
-        if in_process or not _can_part(serve_options):
-            serve_options = replace(serve_options, num_api_servers=0)
-        _run(serve_options, host, port)
+        num_api_servers = api_servers if _can_part(settings) and not in_process else 0
+        _run(ServeOptions(*loads, settings, drain_s, num_api_servers, record), host, port)
 
 
-def _can_part(serve_options: ServeOptions) -> bool:
+def _can_part(settings: Settings) -> bool:
     """Whether API servers and engine can be separate processes."""
-    return not serve_options.settings.manage_models and os.name == "posix"
+    return not settings.manage_models and os.name == "posix"
 
 
 def _run(serve_options: ServeOptions, host: str, port: int) -> None:

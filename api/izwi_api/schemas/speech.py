@@ -47,6 +47,17 @@ def _voice_name(value: object) -> object:
     return value
 
 
+def _boolean(value: object) -> object:
+    """Refuse 0 and 1, which equal the booleans."""
+    if not isinstance(value, bool):
+        raise ValueError("must be a boolean")
+    return value
+
+
+OnlyTrue = Annotated[Literal[True], BeforeValidator(_boolean)]
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_boolean)]
+
+
 class SpeechBody(BaseModel):
     """The request body."""
 

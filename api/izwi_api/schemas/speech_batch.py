@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from izwi.errors import InvalidRequest
-from izwi_api.schemas.speech import SpeechBody
+from izwi_api.schemas.speech import OnlyFalse, SpeechBody
 
 MAX_ITEMS = 32
 
@@ -21,7 +21,7 @@ class BatchItem(SpeechBody):
 
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "wav"
     stream_format: Literal["audio"] = "audio"
-    stream: Literal[False] | None = None
+    stream: OnlyFalse | None = None
 
 
 class SpeechBatchBody(BatchItem):

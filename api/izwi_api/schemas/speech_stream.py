@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from izwi.errors import InvalidRequest, TooLarge
 from izwi_api.schemas.json_text import check_unicode, refuse_constant
-from izwi_api.schemas.speech import SpeechBody
+from izwi_api.schemas.speech import OnlyTrue, SpeechBody
 from izwi_api.sessions.errors import POLICY
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
@@ -91,7 +91,7 @@ class SessionConfig(SpeechBody):
     input: Literal[""] = ""
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
     stream_format: Literal["audio"] = "audio"
-    stream: Literal[True] | None = None
+    stream: OnlyTrue | None = None
     stream_audio: bool = True
     audio_encoding: Literal["binary", "base64"] = "binary"
     split_granularity: Granularity = "none"

@@ -122,7 +122,7 @@ class TorchBackend:
         return self.ops.records
 
     def request_error(self, error: BaseException) -> BaseException:
-        """Return what a request's caller is told: DeviceFull for a full device."""
+        """Return the error that a request ends with: DeviceFull for a full device."""
         if isinstance(error, torch.OutOfMemoryError):
             return DeviceFull(
                 "the device has no memory left for this request; retry later", retry_after_s=2
