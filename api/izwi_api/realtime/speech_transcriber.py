@@ -103,7 +103,7 @@ class SpeechTranscriber:
     def keep(self) -> None:
         """Charge for the speech that was finished last: its turn is over.
 
-        Whoever has the task of its transcript cancels it from now on.
+        The holder of the task of its transcript cancels it from now on.
         """
         self._prepared, self._of_turn = None, []
 
