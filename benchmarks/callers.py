@@ -34,6 +34,7 @@ import httpx
 import numpy as np
 
 from benchmarks.fairness_texts import Texts
+from benchmarks.http_server import wait_ready
 from benchmarks.measure import write_result
 from benchmarks.uploads import upload_of
 from izwi.arrays import Float32
@@ -86,7 +87,7 @@ def serving(checkout: Path, options: list[str]) -> Iterator[Server]:
         command += [*served, "--port", str(port), "--api-keys", str(file)]
         process = subprocess.Popen([*command, *options], env=environ, cwd=checkout)
         try:
-            _wait(process, url := f"http://127.0.0.1:{port}")
+            wait_ready(process, url := f"http://127.0.0.1:{port}", _START_S)
             yield Server(url, keys)
         finally:
             process.send_signal(signal.SIGTERM)
@@ -94,20 +95,6 @@ def serving(checkout: Path, options: list[str]) -> Iterator[Server]:
                 process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    until_s = time.monotonic() + _START_S
-    while time.monotonic() < until_s:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with status {process.returncode}")
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError("the server was not ready in time")
 
 
 async def speak(client: aiohttp.ClientSession, texts: Texts) -> list[Float32]:

@@ -47,7 +47,7 @@ def served(
     process = subprocess.Popen([*command, "--device", device, "--api-servers", str(api_servers)])
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait(process, url)
+        wait_ready(process, url)
         yield url
     finally:
         process.terminate()
@@ -57,8 +57,9 @@ def served(
             process.kill()
 
 
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    until = time.monotonic() + _START_S
+def wait_ready(process: subprocess.Popen[bytes], url: str, limit_s: float = _START_S) -> None:
+    """Wait until a server answers. Raises RuntimeError if it ended, or was not ready in time."""
+    until = time.monotonic() + limit_s
     while time.monotonic() < until:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}")

@@ -84,7 +84,7 @@ class CutRules:
             levels_db: Levels of the frames of the audio so far.
         """
         so_far = len(levels_db) * frame_samples(self.sample_rate)
-        # a cut may be so far before speech, which is told from silence when there are both
+        # a cut may be so far before speech, which differs from silence only when both are there
         ahead = self._samples(_AHEAD_SECONDS + _CLEAR_PAUSE_SECONDS)
         near = min(so_far - ahead, self.centre - self.search)
         pauses = self._usable_pauses(levels_db)
