@@ -68,25 +68,25 @@ wheel: $(VENV)/.dev
 
 # Run the benchmarks that need no GPU. Without one, those over HTTP use the embedded voice.
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.frame_time
-	$(BIN)/python -m benchmarks.engine_loop
-	$(BIN)/python -m benchmarks.closed_loop
-	$(BIN)/python -m benchmarks.open_loop
-	$(BIN)/python -m benchmarks.first_audio
-	$(BIN)/python -m benchmarks.transcribe_speed
-	$(BIN)/python -m benchmarks.asr_throughput --http
+	$(BIN)/python -m benchmarks.tts.frame_time
+	$(BIN)/python -m benchmarks.tts.engine_loop
+	$(BIN)/python -m benchmarks.serving.closed_loop
+	$(BIN)/python -m benchmarks.serving.open_loop
+	$(BIN)/python -m benchmarks.tts.first_audio
+	$(BIN)/python -m benchmarks.asr.transcribe_speed
+	$(BIN)/python -m benchmarks.asr.throughput --http
 
 # On a GPU: test the kernels, compare recorded steps with plain ones, and measure speed.
 bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "" tests/ops tests/backends/torch \
 		tests/models/test_cuda.py tests/models/test_device.py
-	$(BIN)/python -m benchmarks.frame_time
-	$(BIN)/python -m benchmarks.closed_loop
-	$(BIN)/python -m benchmarks.closed_loop --size tts-0.6b --streams 64
-	$(BIN)/python -m benchmarks.open_loop
-	$(BIN)/python -m benchmarks.encode_time
-	$(BIN)/python -m benchmarks.asr_throughput --http
-	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.tts.frame_time
+	$(BIN)/python -m benchmarks.serving.closed_loop
+	$(BIN)/python -m benchmarks.serving.closed_loop --size tts-0.6b --streams 64
+	$(BIN)/python -m benchmarks.serving.open_loop
+	$(BIN)/python -m benchmarks.asr.encode_time
+	$(BIN)/python -m benchmarks.asr.throughput --http
+	$(BIN)/python -m benchmarks.tts.peers
 	$(BIN)/python -m benchmarks.gpu_table
 
 # Trace one request of each kind; for a GPU: ARGS="--device cuda".

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from benchmarks.measure import TEXTS, arguments, write_result
 from izwi.backends.choice import open_backend
-from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput
-from izwi.registry import Registry
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.speech import SpeechInput
+from izwi.request.request import Request
 
 
 def request_of(registry: Registry, name: str, number: int, entries: int) -> Request:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from izwi.audio.mel import WHISPER_RATE
-from izwi.capability import Capability
+from izwi.checkpoints.registry import Registry
 from izwi.errors import TooLarge
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.model import SpeechModel, TranscriptionModel
-from izwi.registry import Registry
-from izwi.request import Request
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.capability import Capability
+from izwi.model.protocol import SpeechModel, TranscriptionModel
+from izwi.request.request import Request
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of each utterance of a server
 

@@ -19,14 +19,14 @@ import numpy.typing as npt
 import torch
 
 from izwi.arrays import Float32
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput
-from izwi.model import SpeechModel
-from izwi.registry import Registry
-from izwi.request import Reason
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import SpeechInput
+from izwi.model.protocol import SpeechModel
+from izwi.request.request import Reason
 
 RESULTS = Path(__file__).parent / "results"
 AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; quieter samples count as silence

@@ -21,16 +21,16 @@ from typing import cast
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
-from izwi.alignment import AlignmentModel
 from izwi.audio.resample import resample
 from izwi.backends.torch.backend import torch_backend
-from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
-from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
-from izwi.registry import Registry
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
+from izwi.model.alignment import AlignmentModel
+from izwi.request.request import Request
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.fixed_length import fix_lengths
 from izwi.backends.torch.backend import TorchBackend, torch_backend
-from izwi.registry import Registry, embedded
+from izwi.checkpoints.registry import Registry, embedded
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
 from tests.models.tiny_tts import GENERATION
 

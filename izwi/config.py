@@ -38,7 +38,7 @@ class EngineConfig:
             start; the remaining shares are for models that are loaded later.
         device_bytes: Device memory that may be used in all; 0: as much as is free.
         kv_bytes: Memory for keys and values, divided among the models by need; 0 takes what the
-            memory plan leaves (`izwi.runner.memory_plan`). A model that is loaded later takes at
+            memory plan leaves (`izwi.backends.memory_plan`). A model that is loaded later takes at
             most the memory that its weights leave free.
         max_step_tokens: Positions that one step of one model runs, decodes included.
         max_step_encodes: Pieces of audio that one step of one model encodes.

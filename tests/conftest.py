@@ -47,17 +47,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 # These take longest, mostly waiting for servers (`--durations`). They start first, because a long
 # file that starts last keeps one worker busy while the others are done.
 LONG_FILES = (
-    "tests/api/test_faults.py",
+    "tests/api/http/test_faults.py",
     "tests/realtime/test_scenes.py",
     "tests/clients/",
     "tests/serve/",
     "tests/contract/test_readme.py",
     "tests/web/",
     "tests/backends/test_",
-    "tests/api/test_schemathesis.py",
+    "tests/api/routes/test_schemathesis.py",
     "tests/models/test_tts_stream_text.py",
     "tests/backends/torch/test_triton_",
-    "tests/api/test_spoken_chat.py",
+    "tests/api/routes/test_spoken_chat.py",
     "tests/engine/",
 )
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidRequest
-from izwi_api.http.keys import check_key, digest_of
 from izwi_api.http.request_pace import FetchPace, RequestPace
 from izwi_api.http.tls_files import TlsFiles
-from izwi_api.realtime.playback import (
+from izwi_api.realtime.answering.playback import (
     DEFAULT_LEAD_MS,
     LEAST_LEAD_MS,
     MOST_LEAD_MS,
@@ -21,6 +20,7 @@ from izwi_api.realtime.playback import (
 )
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
+from izwi_api.usage.keys import check_key, digest_of
 from izwi_api.voices.reference_hosts import ReferenceHost
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Access:
 
     Attributes:
         api_key_digest: SHA-256 of a key without limits; the key itself is not stored.
-        api_keys_file: File of keys, see `izwi_api.http.keys`.
+        api_keys_file: File of keys, see `izwi_api.usage.keys`.
         cors_origins: Origins of other sites' pages that may call, or "*".
         audit_log: File of the audit log, see `izwi_api.http.audit`.
         allowed_hosts: Host names for the server, besides localhost and IP addresses; None allows

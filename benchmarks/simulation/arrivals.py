@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from izwi.request import Request
+from izwi.request.request import Request
 from izwi.scheduler.playback import underrun_s
 
 

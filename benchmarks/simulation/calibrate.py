@@ -15,13 +15,13 @@ from benchmarks.simulation.arrivals import Playback
 from benchmarks.simulation.device import Script, SimulatedModel
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import RecordedEngine
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import TorchBackend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.inputs import SpeechInput
-from izwi.model import SpeechModel
-from izwi.registry import Registry
-from izwi.request import Chunk, Request
+from izwi.engine.async_engine import AsyncEngine
+from izwi.inputs.speech import SpeechInput
+from izwi.model.protocol import SpeechModel
+from izwi.request.request import Chunk, Request
 
 
 @dataclass(slots=True)

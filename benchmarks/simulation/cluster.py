@@ -10,7 +10,7 @@ from benchmarks.simulation.device import Device, Script, SimulatedModel
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.request import Chunk, Reason, Request
+from izwi.request.request import Chunk, Reason, Request
 
 
 class Cluster:

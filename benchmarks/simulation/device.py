@@ -20,14 +20,14 @@ from benchmarks.simulation.step_log import Kind
 from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
-from izwi.model import Row
-from izwi.model_worker import ModelWorker
-from izwi.request import Chunk, Request
+from izwi.engine.model_worker import ModelWorker
+from izwi.model.protocol import Row
+from izwi.request.request import Chunk, Request
+from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
-from izwi.sequence import Sequence
 
 # Output of a request: its entries, after which it ends if the model can end it.
 Script = Seq[tuple[int, ...]]

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.simulation.arrivals import Arrival, Playback
-from izwi.async_engine import AsyncEngine
-from izwi.output_stream import Stream
-from izwi.request import Reason
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine_client.output_stream import Stream
+from izwi.request.request import Reason
 
 
 async def play(

@@ -1,7 +1,7 @@
 """Simulate short requests beside long texts on one device.
 
 A long text is a list of requests. Its caller reads as fast as audio arrives and has a limited
-number of requests in flight, as `izwi_api.services.speech` does.
+number of requests in flight, as `izwi_api.services.speech.synthesis` does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.simulation.arrivals import Arrival, Playback
 from benchmarks.simulation.device import Device
-from izwi.request import Request
+from izwi.request.request import Request
 
 
 @dataclass(slots=True)

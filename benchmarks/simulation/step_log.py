@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from izwi.engine import Engine
-from izwi.request import Chunk
+from izwi.engine.engine import Engine
+from izwi.request.request import Chunk
 from izwi.scheduler.cost import OnlineCost, StepWork
 
 # Whether a step is cold, has part of a prompt, runs the codec.

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from izwi.backends.in_flight import InFlight
+from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.config import EngineConfig
-from izwi.layers import KVSpec, StateSpec
-from izwi.model import Backend, Model, Pick, Row
+from izwi.model.layers import KVSpec, StateSpec
+from izwi.model.protocol import Backend, Model, Pick, Row
+from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext
-from izwi.request import EncodeInput
-from izwi.runner.in_flight import InFlight
-from izwi.runner.logprobs import Logprobs
-from izwi.runner.memory_plan import DeviceMemory, GraphBytes
-from izwi.sequence import Sequence
-from izwi.tracks import Track
+from izwi.request.request import EncodeInput
+from izwi.request.sequence import Sequence
+from izwi.sampling.logprobs import Logprobs
 
 # Waits for samples, (n,) float32, that are being computed.
 PendingAudio = Callable[[], npt.NDArray[np.float32]]

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence as Seq
 
 from izwi.backends.protocol import Sampling
-from izwi.model import Model, Row, last_positions
+from izwi.model.protocol import Model, Row, last_positions
 from izwi.ops.protocol import Array, Ops
-from izwi.runner.logprobs import Logprobs
+from izwi.sampling.logprobs import Logprobs
 
 
 def draw_by_track(

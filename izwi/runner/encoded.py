@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 
 
 class EncodedCache:

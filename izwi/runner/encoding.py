@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import Any
 
+from izwi.backends.padded import encode_together
 from izwi.backends.protocol import ArrayBackend, RecordedSteps
-from izwi.encoders import Encodes
-from izwi.model import Model
-from izwi.request import EncodeInput
+from izwi.model.encoders import Encodes
+from izwi.model.protocol import Model
+from izwi.request.request import EncodeInput
+from izwi.request.sequence import Sequence
 from izwi.runner.batch import run_each
 from izwi.runner.encoded import EncodedCache
-from izwi.runner.padded import encode_together
-from izwi.sequence import Sequence
 
 
 class Encoders:

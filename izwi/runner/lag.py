@@ -8,9 +8,9 @@ from functools import partial
 from typing import TypeAlias
 
 from izwi.arrays import Float32
-from izwi.sequence import Sequence
-from izwi.track_log import Entry, Progress, TrackLog
-from izwi.tracks import END, Codec, Track, frame_track
+from izwi.model.tracks import END, Codec, Track, frame_track
+from izwi.request.sequence import Sequence
+from izwi.request.track_log import Entry, Progress, TrackLog
 
 Pending: TypeAlias = Callable[[], Float32]  # waits for samples
 

@@ -6,15 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from izwi.backends.protocol import ArrayBackend
-from izwi.config import EngineConfig
-from izwi.encoders import Encodes, EncodesPadded
-from izwi.errors import DoesNotFit
-from izwi.layers import KVSpec
-from izwi.model import Model
-from izwi.ops.protocol import Weights
-from izwi.registry import Registry
-from izwi.runner.memory_plan import (
+from izwi.backends.memory_plan import (
     MIB,
     DeviceMemory,
     GraphBytes,
@@ -22,8 +14,16 @@ from izwi.runner.memory_plan import (
     ModelNeeds,
     plan_memory,
 )
-from izwi.tracks import frame_track
-from izwi.weightless import WeightlessBackend
+from izwi.backends.protocol import ArrayBackend
+from izwi.checkpoints.registry import Registry
+from izwi.checkpoints.weightless import WeightlessBackend
+from izwi.config import EngineConfig
+from izwi.errors import DoesNotFit
+from izwi.model.encoders import Encodes, EncodesPadded
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import Model
+from izwi.model.tracks import frame_track
+from izwi.ops.protocol import Weights
 
 # Positions of a typical request: a sentence that is spoken or transcribed, a turn of a
 # conversation that is spoken, and one in text with what came before.

@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from izwi.backends.budget import MemoryBudget
+from izwi.backends.compilations import Compilations, counted
+from izwi.backends.in_flight import InFlight
 from izwi.backends.protocol import ArrayBackend, PendingAudio
 from izwi.backends.running import in_backend
 from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
-from izwi.layers import KVSpec
-from izwi.model import ChoosesTracks, Model, Row, TakesStreamedText, step
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import ChoosesTracks, Model, Row, TakesStreamedText, step
+from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
-from izwi.request import Entries, Request
+from izwi.request.request import Entries, Request
+from izwi.request.sequence import Sequence
+from izwi.request.track_log import Entry, Progress
 from izwi.runner.batch import run_each
-from izwi.runner.budget import MemoryBudget
 from izwi.runner.by_track import draw_by_track
-from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
-from izwi.runner.grammars import Grammars
-from izwi.runner.in_flight import InFlight
 from izwi.runner.lag import begun_tracks, in_place
-from izwi.runner.logprobs import Logprobs
 from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.sampling.grammars import Grammars
+from izwi.sampling.logprobs import Logprobs
 from izwi.scheduler.cost import StepCost
-from izwi.sequence import Sequence
-from izwi.track_log import Entry, Progress
-from izwi.tracks import Codec, frame_track
 
 # Assumed time to recompute a position, until steps have been measured.
 _REBUILD_S = 1e-4

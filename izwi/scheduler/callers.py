@@ -21,9 +21,9 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
+from izwi.request.sequence import Sequence
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.plan import EXCESS_SHARE, Budgets, Plan, Rank, View
-from izwi.sequence import Sequence
 
 # What others leave unused is saved for excess work up to this many seconds.
 _MAX_CREDIT_S = 0.02

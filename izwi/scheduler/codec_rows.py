@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from izwi.sequence import Sequence
+from izwi.request.sequence import Sequence
 
 
 class StateRows(Protocol):

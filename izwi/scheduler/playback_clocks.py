@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
+from izwi.request.sequence import Sequence
 from izwi.scheduler.plan import FramesDue
 from izwi.scheduler.playback import chunk_frames, short_chunk_frames, slack_s
-from izwi.sequence import Sequence
 
 # An incomplete piece is assumed to continue for at least this long.
 _TURN_S = 1.0

@@ -11,9 +11,10 @@ from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.fair_queue import may_queue
-from izwi.model import Row
-from izwi.request import Reason
+from izwi.fairness.queue import may_queue
+from izwi.model.protocol import Row
+from izwi.request.request import Reason
+from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
@@ -25,7 +26,6 @@ from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import ContentKeys, Counts, ModelProperties, Work, worth_keeping
-from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
 # Waiting sequences that are considered even without room: a policy may make room.
 _PUSHERS = 4

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
-from izwi.fair_queue import FairClock
+from izwi.fairness.queue import FairClock
+from izwi.request.sequence import Phase, Sequence
 from izwi.scheduler.plan import Order
-from izwi.sequence import Phase, Sequence
 
 # Steps over which starts are averaged.
 _STARTS_STEPS = 32

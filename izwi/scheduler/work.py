@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from izwi.cache.radix import page_chain
-from izwi.model import Row
+from izwi.model.protocol import Row
+from izwi.request.sequence import Sequence
 from izwi.scheduler.shadow import Difference, add
-from izwi.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 

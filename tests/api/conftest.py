@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi.capability import Capability
-from izwi.chat import AnswerText
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
-from izwi.inputs import Transcript, VoicePrompt
+from izwi.inputs.chat import AnswerText
+from izwi.inputs.speech import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
-from izwi.request import Chunk, Reason, Request
+from izwi.model.capability import Capability
+from izwi.request.request import Chunk, Reason, Request
 from izwi_api.cli.main import app as command_line
-from izwi_api.http.app import create_app
 from izwi_api.serve import local_services
+from izwi_api.serve.app import create_app
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from izwi_api.http.app import create_app
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_services
 from izwi_api.services.context import Services
 from tests.api.conftest import listening

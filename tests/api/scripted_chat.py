@@ -6,7 +6,7 @@ import re
 
 from msgspec.structs import replace
 
-from izwi.chat import AnswerText, CallText
+from izwi.inputs.chat import AnswerText, CallText
 
 
 class ScriptedReader:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.http.fair_timeout import Countdown, fair_timeout
+from izwi_api.fair_timeout import Countdown, fair_timeout
 from izwi_api.http.request_pace import RequestPace
-from tests.api.test_request_pace import read
+from tests.api.http.test_request_pace import read
 
 
 class FakeLoop:

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
-from izwi.layers import KVSpec
-from izwi.model import Row
-from izwi.request import Chunk, Request
-from izwi.sequence import Sequence
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import Row
+from izwi.request.request import Chunk, Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_chat.model import FAMILY
 from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from izwi.backends import choice
 from izwi.backends.choice import open_backend
 from izwi.errors import InvalidRequest
-from izwi.recording import platform_of
+from izwi.recording.recorder import platform_of
 from izwi_api.cli.main import app
 from tests.backends.kinds import backend_of, each_backend
 
@@ -50,7 +50,9 @@ def test_weights_that_mlx_lacks_are_reported_in_one_line() -> None:
 
 
 def test_the_loop_and_its_planning_load_no_library_of_arrays() -> None:
-    modules = "izwi.engine, izwi.model_worker, izwi.runner.runner, izwi.backends.choice"
+    modules = (
+        "izwi.engine.engine, izwi.engine.model_worker, izwi.runner.runner, izwi.backends.choice"
+    )
     code = f"import sys, {modules}; print(*({{'torch', 'mlx'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == ""

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
-from izwi.conversation import AudioContent
-from izwi.engine import Engine
-from izwi.inputs import AlignmentInput
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.conversation import AudioContent
+from izwi.inputs.speech import AlignmentInput
+from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
 from tests.backends.kinds import AHEAD, backend_of

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.layers import KVSpec, StateSpec
-from izwi.model import Row
-from izwi.request import Reason, Request, SamplingParams, TrackParams
+from izwi.model.layers import KVSpec, StateSpec
+from izwi.model.protocol import Row
+from izwi.request.request import Reason, Request, SamplingParams, TrackParams
+from izwi.request.sequence import Sequence
 from izwi.runner.runner import Runner
-from izwi.sequence import Sequence
 from tests.backends.kinds import AHEAD, backend_of, needs_mlx
 from tests.engine.talk_world import TalkWorld
 from tests.engine.toy import toy_request

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from izwi.layers import KVSpec
+from izwi.model.layers import KVSpec
 
 mx = pytest.importorskip("mlx.core")
 

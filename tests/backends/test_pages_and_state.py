@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from izwi.errors import InvalidRequest
-from izwi.layers import ConvSpec, KVSpec, StateSpec
-from izwi.model import Row
+from izwi.model.layers import ConvSpec, KVSpec, StateSpec
+from izwi.model.protocol import Row
 from tests.backends.kinds import backend_of, each_and_ahead
 
 PAGE = 4

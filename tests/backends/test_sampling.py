@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from izwi.request import SamplingParams
-from izwi.sequence import Sequence
-from izwi.tracks import Track
+from izwi.model.tracks import Track
+from izwi.request.request import SamplingParams
+from izwi.request.sequence import Sequence
 from tests.backends.kinds import backend_of
 from tests.engine.toy import toy_request
 from tests.examples import examples

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi_models.qwen3_chat.model import FAMILY
 from tests.backends.kinds import backend_of, each_and_ahead, each_backend, needs_mlx
 from tests.backends.test_chat_engine import asks

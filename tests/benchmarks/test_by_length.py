@@ -1,4 +1,4 @@
-"""What `benchmarks.by_length` draws never repeats, and its counts are those of /metrics."""
+"""What `benchmarks.serving.by_length` draws never repeats, and its counts are those of /metrics."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import soundfile
 
-from benchmarks.by_length import Asker, random_text, random_voice
-from benchmarks.random_audio import random_audio
+from benchmarks.asr.random_audio import random_audio
+from benchmarks.serving.by_length import Asker, random_text, random_voice
 from izwi.audio.mel import WHISPER_RATE
 from izwi.audio.speech_detection import no_speech_probability
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.fairness import LONG_CHARS, Texts
+from benchmarks.serving.fairness import LONG_CHARS, Texts
 
 
 def test_no_sentence_comes_twice_and_long_texts_are_as_long_as_asked() -> None:

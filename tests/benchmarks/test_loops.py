@@ -14,12 +14,13 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from benchmarks import closed_loop, gpu_table, open_loop, uploads
+from benchmarks import gpu_table
 from benchmarks.gpu_table import TABLE
-from benchmarks.listeners import Listened, connect, figures, listen
 from benchmarks.measure import RESULTS, TEXTS
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, load
-from izwi.inputs import SpeechInput, TranscriptionInput
+from benchmarks.serving import closed_loop, open_loop, uploads
+from benchmarks.serving.listeners import Listened, connect, figures, listen
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
 
 FRAME = 1920
 SILENCE, AUDIO = bytes(2 * FRAME), np.full(FRAME, 9000, "<i2").tobytes()

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import people_speech
-from benchmarks.quality_people import held_out_questions
+from benchmarks.quality import people_speech
+from benchmarks.quality.people import held_out_questions
 from izwi_models.tiny.recipes.people.phrases import question
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.voice_sound import RATE, draw, gap_level_db, high_periodicity, line_db, spectrogram
+from benchmarks.quality.voice_sound import (
+    RATE,
+    draw,
+    gap_level_db,
+    high_periodicity,
+    line_db,
+    spectrogram,
+)
 
 AT = np.arange(RATE) / RATE
 

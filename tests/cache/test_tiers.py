@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from izwi.backends.torch.state import StateArena
 from izwi.cache.tiers import PageStore, Tier, TierCosts, cheapest
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from tests.examples import examples
 
 SIZE = 64

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 
-from izwi.registry import embedded
+from izwi.checkpoints.registry import embedded
 from tests.api.served import served
 
 PLUGIN = Path(__file__).with_name("plugin")

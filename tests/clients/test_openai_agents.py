@@ -16,7 +16,7 @@ from agents import (  # noqa: E402
 )
 from openai import AsyncOpenAI  # noqa: E402
 
-from izwi_api.http.app import create_app  # noqa: E402
+from izwi_api.serve.app import create_app  # noqa: E402
 from izwi_api.settings import Settings  # noqa: E402
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening  # noqa: E402
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 

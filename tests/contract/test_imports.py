@@ -86,8 +86,8 @@ def test_every_imported_name_exists(folder: str) -> None:
 @pytest.mark.parametrize(
     ("source", "missing"),
     [
-        ("from izwi.engine import Engine", []),
-        ("from izwi.engine import Locomotive", ["izwi.engine.Locomotive"]),
+        ("from izwi.engine.engine import Engine", []),
+        ("from izwi.engine.engine import Locomotive", ["izwi.engine.engine.Locomotive"]),
         ("from izwi.engines import Engine", ["izwi.engines.Engine"]),
         ("from izwi.backends.torch import ops as torch_ops, triton", []),
         ("def f():\n    from izwi_api.cli.main import ape", ["izwi_api.cli.main.ape"]),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import PropertyMock, patch
 
-from izwi.model import Row
-from izwi.runner.in_flight import InFlight
+from izwi.backends.in_flight import InFlight
+from izwi.model.protocol import Row
 from izwi.runner.runner import Drawn, Runner
 from tests.backends.kinds import AHEAD
 from tests.engine.world import Clock

@@ -11,10 +11,10 @@ import torch
 
 from izwi.backends.torch.kv import bytes_per_page
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.layers import KVSpec
-from izwi.log import Log
-from izwi.request import Chunk, Reason, Request
+from izwi.engine.engine import Engine
+from izwi.model.layers import KVSpec
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Reason, Request
 from tests.backends.kinds import backend_of
 from tests.engine.toy_talk import Logged, ToyTalk
 from tests.engine.world import STEP_S, Clock, check_nothing_is_lost, run_until_idle, toys

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.request import Reason
+from izwi.request.request import Reason
 from izwi.scheduler.work import Work
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request

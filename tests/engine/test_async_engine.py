@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from izwi.async_engine import AsyncEngine
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.in_flight import Results
 from izwi.errors import EngineStopped, Overloaded
-from izwi.in_flight import Results
-from izwi.request import Chunk, Reason
+from izwi.request.request import Chunk, Reason
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import OverSockets, toy_engine, until
 
@@ -94,8 +94,8 @@ async def test_memory_is_given_back_once_after_each_time_of_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trims: list[int] = []
-    monkeypatch.setattr("izwi.allocator.IDLE_S", 0.05)
-    monkeypatch.setattr("izwi.allocator.trim", lambda: trims.append(1))
+    monkeypatch.setattr("izwi.host.allocator.IDLE_S", 0.05)
+    monkeypatch.setattr("izwi.host.allocator.trim", lambda: trims.append(1))
     engine = async_engine()
     engine.start()
     for times in (1, 2):

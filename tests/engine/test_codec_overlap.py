@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from izwi.request import Reason
+from izwi.request.request import Reason
 from izwi.runner.runner import Runner
 from tests.engine.toy import toy_request
 from tests.engine.world import SPEECH, Log, World, alone, run

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from izwi.async_engine import AsyncEngine
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.step_thread import SteppingThread
+from izwi.engine_client.output_stream import Stream, aborted
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi.output_stream import Stream, aborted
-from izwi.request import Chunk, Reason
-from izwi.step_thread import SteppingThread
+from izwi.request.request import Chunk, Reason
 from tests.engine.toy import ToySpeech, toy_request
 from tests.serve.over_sockets import toy_engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from izwi.request import Reason
+from izwi.request.request import Reason
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.world import PAGE, World, alone

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from izwi import config
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.log import Log
 from izwi.metrics import FIGURES
-from izwi.request import Reason
-from izwi.runner.noise import uniforms
+from izwi.request.log import Log
+from izwi.request.request import Reason
+from izwi.sampling.noise import uniforms
 from izwi.scheduler import policy
 from izwi.scheduler.cost import StepCost
 from tests.backends.kinds import each_backend

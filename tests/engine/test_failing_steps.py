@@ -22,9 +22,9 @@ from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.transfer import HostCopy
 from izwi.cache.memory import PagedMemory
-from izwi.engine import Engine
-from izwi.model_worker import ModelWorker
-from izwi.request import Chunk, Reason, Request
+from izwi.engine.engine import Engine
+from izwi.engine.model_worker import ModelWorker
+from izwi.request.request import Chunk, Reason, Request
 from izwi.runner.runner import Runner
 from izwi.scheduler.scheduler import Scheduler
 from tests.engine.ahead import one_step_ahead

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
-from izwi.in_flight import Launched
-from izwi.model import Row
-from izwi.request import Request
+from izwi.engine.in_flight import Launched
+from izwi.model.protocol import Row
+from izwi.request.request import Request
+from izwi.request.sequence import Pending, Sequence
+from izwi.request.track_log import Progress, TrackLog
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.work import Work
-from izwi.sequence import Pending, Sequence
-from izwi.track_log import Progress, TrackLog
 
 
 def sequence_of(num_emitted: int = 0, arrival: int = 0) -> Sequence:

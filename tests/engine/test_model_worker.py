@@ -10,13 +10,13 @@ import pytest
 from benchmarks.simulation.device import Device, SimulatedModel, SimulatedPrompt, SimulatedRunner
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
-from izwi.in_flight import Results
-from izwi.model import Row
-from izwi.request import Reason, Request
+from izwi.engine.in_flight import Results
+from izwi.model.protocol import Row
+from izwi.request.request import Reason, Request
+from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.work import Work
-from izwi.sequence import Sequence
 
 STOP = 9
 COST = StepCost(base_s=0.25, decode_row_s=0.125, prefill_token_s=0.5, vocode_call_s=1.0)

@@ -8,13 +8,13 @@ import weakref
 import pytest
 from msgspec.structs import replace
 
-from izwi.async_engine import AsyncEngine
+from izwi.backends.memory_plan import DeviceMemory
 from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
-from izwi.request import Reason
-from izwi.runner.memory_plan import DeviceMemory
+from izwi.request.request import Reason
 from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 

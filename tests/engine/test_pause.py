@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.request import Reason, Request
-from izwi.sequence import PauseReason, Phase
+from izwi.request.request import Reason, Request
+from izwi.request.sequence import PauseReason, Phase
 from tests.backends.kinds import backend_of, each_backend
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.world import World, alone

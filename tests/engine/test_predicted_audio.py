@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from izwi.in_flight import Launched
-from izwi.model import Row
+from izwi.engine.in_flight import Launched
+from izwi.model.protocol import Row
+from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.playback_clocks import next_chunk
 from izwi.scheduler.work import Work
-from izwi.sequence import Sequence
 from tests.engine.toy import toy_request
 
 RAMP = (2, 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from tests.backends.kinds import each_and_ahead, each_backend
 from tests.engine.toy import ToyPrompt, toy_request
 from tests.engine.world import SPEECH, TEXT, World, alone, toys

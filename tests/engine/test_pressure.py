@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from izwi.cache.pages import pages_for
-from izwi.request import Reason, Request
+from izwi.request.request import Reason, Request
 from izwi.scheduler import deadline
 from tests.backends.kinds import needs_mlx
 from tests.engine.ahead import ahead_of

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.errors import Overloaded
-from izwi.request import Reason, Request
+from izwi.request.request import Reason, Request
 from izwi.scheduler.policy import POLICIES
 from tests.engine.test_pause import spoken
 from tests.engine.world import World

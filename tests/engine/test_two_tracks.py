@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.request import Reason, Request
-from izwi.tracks import END
+from izwi.model.tracks import END
+from izwi.request.request import Reason, Request
 from tests.backends.kinds import each_backend, needs_mlx
 from tests.engine.ahead import ahead_of, one_step_ahead
 from tests.engine.talk_world import TALK, TalkWorld, alone, talk_of

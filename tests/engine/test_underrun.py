@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.log import Log
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.request.log import Log
+from izwi.request.request import Request
 from izwi.scheduler.playback import DRY_S
 from izwi.scheduler.policy import POLICIES
 from tests.backends.torch.eager import EagerOps, drawn_by_torch

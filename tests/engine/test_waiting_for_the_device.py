@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from izwi.model import Row
-from izwi.request import Request
+from izwi.model.protocol import Row
+from izwi.request.request import Request
 from izwi.runner.runner import Runner
 from izwi.scheduler.cost import StepWork
 from tests.engine.ahead import PaperDevice, one_step_ahead

@@ -15,13 +15,13 @@ import torch
 from msgspec import Struct
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.capability import Capability
-from izwi.digests import digest_ints
-from izwi.layers import StateSpec
-from izwi.model import UNKNOWN, Pick, Row
+from izwi.model.capability import Capability
+from izwi.model.layers import StateSpec
+from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.tracks import Track
 from izwi.ops import Array, Ops
-from izwi.request import EncodeInput, Request, SamplingParams
-from izwi.tracks import Track
+from izwi.request.digests import digest_ints
+from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 
 VOCAB = 40

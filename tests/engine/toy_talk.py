@@ -15,13 +15,13 @@ import torch
 from msgspec import Struct
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.digests import digest_ints
-from izwi.layers import PagedAttention, ShortConv, StateSpec
-from izwi.model import UNKNOWN, Pick, Row
+from izwi.model.layers import PagedAttention, ShortConv, StateSpec
+from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.tracks import END, Track
 from izwi.ops import Array, AttentionSpec, Ops
-from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
-from izwi.track_log import Entry, Progress
-from izwi.tracks import END, Track
+from izwi.request.digests import digest_ints
+from izwi.request.request import EncodeInput, Request, SamplingParams, TrackParams
+from izwi.request.track_log import Entry, Progress
 from tests.engine.toy import summed
 
 TEXT, FRAMES = 0, 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from izwi.request import Chunk, Request
-from izwi.step_thread import SteppingThread
+from izwi.engine.step_thread import SteppingThread
+from izwi.request.request import Chunk, Request
 from tests.engine.world import World
 
 

@@ -8,9 +8,9 @@ from functools import cache
 
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.model_worker import ModelWorker
-from izwi.request import Chunk, Reason, Request
+from izwi.engine.engine import Engine
+from izwi.engine.model_worker import ModelWorker
+from izwi.request.request import Chunk, Reason, Request
 from izwi.scheduler.work import Work
 from tests.backends.kinds import backend_of
 from tests.engine.toy import ToySpeech, ToyText

@@ -16,12 +16,12 @@ import torch
 
 from izwi.arrays import Float32
 from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
-from izwi.recording import RequestRecorder, platform_of
-from izwi.registry import Registry
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.recording.recorder import RequestRecorder, platform_of
+from izwi.request.request import Request
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SPEAKER, LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"

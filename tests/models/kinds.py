@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
-from izwi.model import Family
-from izwi.request import Request
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TranscriptionInput
+from izwi.model.protocol import Family
+from izwi.request.request import Request
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS

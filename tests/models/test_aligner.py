@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from izwi.backends.torch.backend import torch_backend
-from izwi.capability import Capability
-from izwi.checkpoint import parse_config
+from izwi.checkpoints.folder import parse_config
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
-from izwi.inputs import AlignmentInput
-from izwi.model import Row, step
-from izwi.request import Request
-from izwi.sequence import Sequence
+from izwi.inputs.speech import AlignmentInput
+from izwi.model.capability import Capability
+from izwi.model.protocol import Row, step
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes

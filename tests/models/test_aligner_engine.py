@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from izwi.backends.torch.backend import torch_backend
-from izwi.capability import Capability
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import AlignmentInput
-from izwi.registry import Registry
-from izwi.request import Reason
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import AlignmentInput
+from izwi.model.capability import Capability
+from izwi.request.request import Reason
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr

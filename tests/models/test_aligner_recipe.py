@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from izwi.checkpoints.registry import embedded
 from izwi.errors import CheckpointError
-from izwi.registry import embedded
 from izwi_models.tiny.recipes.aligner import Placed, known_times, lengths_in_silence, placed_batch
 from izwi_models.tiny.recipes.aligner_folder import complete
 from izwi_models.tiny.recipes.speech import FRAME, SpokenWord, joined, on_words, time_words

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from izwi.audio.mel import whisper_log_mel
 from izwi.backends.torch.attention.dense import attend, rope_table
 from izwi.backends.torch.backend import torch_backend
-from izwi.checkpoint import parse_config
-from izwi.inputs import TranscriptionInput
-from izwi.model import Pick, Row, step
-from izwi.sequence import Sequence
+from izwi.checkpoints.folder import parse_config
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.protocol import Pick, Row, step
+from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes

@@ -12,10 +12,10 @@ import torch
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import TranscriptionInput
-from izwi.model import TranscriptionModel
-from izwi.request import Reason
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.protocol import TranscriptionModel
+from izwi.request.request import Reason
 from izwi_models.qwen3_asr.model import FAMILY
 from tests.models.tiny_asr import waveform, write_tiny_asr
 

@@ -10,10 +10,10 @@ import torch
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import TranscriptionInput
-from izwi.model import Row, step
-from izwi.sequence import Sequence
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.protocol import Row, step
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.test_asr import CASES, FullContext, greedy

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from izwi.backends.torch.backend import torch_backend
-from izwi.capability import Capability
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
-from izwi.inputs import TranscriptionInput
-from izwi.layers import KVSpec
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.capability import Capability
+from izwi.model.layers import KVSpec
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from tests.models.tiny_asr import waveform, write_tiny_asr
 

@@ -20,12 +20,12 @@ from izwi.audio.mel import whisper_log_mel
 from izwi.audio.split import split_at_silence
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.input_stream import PartialTranscript
-from izwi.inputs import TranscriptionInput
-from izwi.request import Request
-from izwi.sequence import Sequence
+from izwi.inputs.speech import TranscriptionInput
+from izwi.request.input_stream import PartialTranscript
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules

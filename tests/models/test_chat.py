@@ -15,14 +15,14 @@ from safetensors.numpy import load_file, save_file
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.quantized import QuantizedWeight
-from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.checkpoint import parse_config
+from izwi.checkpoints.folder import parse_config
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
-from izwi.model import Row, step
-from izwi.request import Reason, Request, SamplingParams
-from izwi.sequence import Sequence
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.model.protocol import Row, step
+from izwi.request.request import Reason, Request, SamplingParams
+from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.config import HEAD, ChatConfig, tensor_shapes

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from izwi import grammar_check
 from izwi.backends.torch.backend import torch_backend
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.grammar import compile_grammar
-from izwi.log import Log
-from izwi.request import Reason
-from izwi.runner import grammars
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.grammar import compile_grammar
+from izwi.request.log import Log
+from izwi.request.request import Reason
+from izwi.sampling import grammars
+from izwi.sandbox import grammar_check
 from izwi_models.qwen3_chat.model import FAMILY
 from tests.models.tiny_chat import write_tiny_chat
 

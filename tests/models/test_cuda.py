@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.compilations import Compilation, cause, observers
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
-from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import IzwiError
-from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
-from izwi.model import Family
-from izwi.request import EncodeInput, Reason, Request
-from izwi.runner.compilations import Compilation, cause, observers
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TranscriptionInput
+from izwi.model.protocol import Family
+from izwi.request.request import EncodeInput, Reason, Request
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.qwen3_chat.model import FAMILY as CHAT

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.s2s_sizes import CODECS, EndlessBackend, write_folder
+from benchmarks.live.s2s_sizes import CODECS, EndlessBackend, write_folder
 from izwi.backends.torch.backend import torch_backend
-from izwi.chat import Role
 from izwi.config import EngineConfig
-from izwi.conversation import AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import ContextTooLong, TooLarge
-from izwi.request import Reason
+from izwi.inputs.chat import Role
+from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
+from izwi.request.request import Reason
 from izwi_models.lfm2_audio import FAMILY
 
 pytestmark = [

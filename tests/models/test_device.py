@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.forced import logits_of
+from benchmarks.tts.forced import logits_of
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.model import Family
-from izwi.sequence import Sequence
+from izwi.engine.engine import Engine
+from izwi.model.protocol import Family
+from izwi.request.sequence import Sequence
 from tests.models.kinds import KINDS, TEXTS, request_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

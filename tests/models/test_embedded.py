@@ -12,15 +12,15 @@ import pytest
 import soxr
 
 from izwi.arrays import Float32
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry, embedded
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
-from izwi.registry import Registry, embedded
-from izwi_api.services.speech import open_speech
-from izwi_api.services.transcribe import open_transcription
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi_api.services.speech.synthesis import open_speech
+from izwi_api.services.transcription.transcribe import open_transcription
 
 SENTENCES = (
     "The train leaves at seven in the morning.",

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
-from izwi.chat import ChatInput, ChatMessage, Role, ToolCall
+from izwi.checkpoints.registry import Registry, embedded
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.registry import Registry, embedded
-from izwi_api.services.chat import Answer, open_answer
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
+from izwi_api.services.chat.answer import Answer, open_answer
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput
-from izwi.layers import KVSpec
-from izwi.registry import Registry
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import SpeechInput
+from izwi.model.layers import KVSpec
+from izwi.request.request import Request
 
 MODEL = "izwi-tiny-tts"
 FRAMES = 18  # of the beginning of a sentence

@@ -11,13 +11,13 @@ import numpy as np
 import soundfile
 import soxr
 
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import TranscriptionInput
-from izwi.registry import Registry
-from izwi_api.services.transcribe import open_transcription
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import TranscriptionInput
+from izwi_api.services.transcription.transcribe import open_transcription
 
 CLIP = Path(__file__).parent / "sounds" / "kokoro-after-all.opus"
 SAID = "After all, people are not the case."

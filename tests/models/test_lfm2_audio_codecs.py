@@ -14,7 +14,7 @@ import torch
 
 from izwi.backends.torch.ops import TorchOps
 from izwi.errors import CheckpointError
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig, detokenizer_config
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, mimi_shapes

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.state import StateArena
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import MimiConfig, detokenizer_config, encoder_config
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
 from izwi_models.lfm2_audio.codecs import FrameCodec, detokenizer_codec, mimi_codec

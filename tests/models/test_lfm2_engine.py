@@ -12,13 +12,13 @@ import torch
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.kv import bytes_per_page
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.layers import KVSpec
-from izwi.request import Chunk, EncodeInput, Reason, Request
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.layers import KVSpec
+from izwi.request.request import Chunk, EncodeInput, Reason, Request
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.model import LFM2Audio

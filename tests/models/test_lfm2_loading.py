@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
+from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.errors import CheckpointError
-from izwi.registry import Registry
-from izwi.weightless import WeightlessBackend
 from izwi_models import FAMILIES
 from izwi_models.lfm2_audio import FAMILY, loader
 from izwi_models.lfm2_audio.audio_config import MimiConfig

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.kv import bytes_per_page
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.layers import KVSpec
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.layers import KVSpec
+from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from izwi.errors import CheckpointError
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.prompt import (
     AudioPart,

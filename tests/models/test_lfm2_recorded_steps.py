@@ -14,10 +14,10 @@ import torch
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.config import EngineConfig
-from izwi.conversation import AudioContent
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput
-from izwi.request import Request
+from izwi.engine.engine import Engine
+from izwi.inputs.conversation import AudioContent
+from izwi.inputs.speech import SpeechInput
+from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY
 from tests.backends.torch.eager import EagerOps, drawn_by_torch
 from tests.models.test_lfm2_engine import Given, run, talk, turn

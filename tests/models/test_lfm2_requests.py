@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
-from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
 from izwi.errors import ContextTooLong, InvalidAudio, InvalidRequest, VoiceNotFound
-from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
-from izwi.request import EncodeInput, Request, SamplingParams
+from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
+from izwi.inputs.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import SpeechInput, TextMode, TranscriptionInput
+from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi_models.lfm2_audio.config import checked_config
 from izwi_models.lfm2_audio.pattern import Mode
 from izwi_models.lfm2_audio.prepare import (

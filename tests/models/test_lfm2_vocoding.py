@@ -11,18 +11,24 @@ import torch
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
-from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.conversation import Answer, AnswerContent, AudioContent, ConversationInput, SpokenTurn
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.log import Log
-from izwi.recording import RequestRecorder
-from izwi.recording_line import ConversationLine, Line, read_recording
-from izwi.registry import Registry
-from izwi.replay import replay
-from izwi.request import Chunk, Reason, Request
-from izwi.tracks import END
+from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import (
+    Answer,
+    AnswerContent,
+    AudioContent,
+    ConversationInput,
+    SpokenTurn,
+)
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.tracks import END
+from izwi.recording.line import ConversationLine, Line, read_recording
+from izwi.recording.recorder import RequestRecorder
+from izwi.recording.replay import replay
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Reason, Request
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.model import LFM2Audio
 from tests.golden.make_recordings import run_alone

@@ -14,13 +14,13 @@ from torch.nn.functional import cosine_similarity
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.quantized import QuantizedWeight
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.model import Model, Row
-from izwi.registry import Registry
-from izwi.request import Request
-from izwi.sequence import Sequence
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.protocol import Model, Row
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.models.tiny_tts import write_tiny_tts

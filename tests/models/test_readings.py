@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.text_normalizers import cases, key
+from benchmarks.tts.text_normalizers import cases, key
 from izwi_models.english.text import say_english
 from izwi_models.qwen3_tts.cutting import joined
 from izwi_models.qwen3_tts.spoken import SpokenStream, sentences, spell_out

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import ReferenceClip, SpeechInput
-from izwi.request import Chunk, Reason, Request
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import ReferenceClip, SpeechInput
+from izwi.request.request import Chunk, Reason, Request
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.models.test_tts import CLIP, FORMS, GOLDEN, KINDS, ask_of, clip_codes

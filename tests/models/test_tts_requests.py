@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.request import Request
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.request.request import Request
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.model import Qwen3TTS

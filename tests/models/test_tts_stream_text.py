@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
-from izwi.input_stream import TextPart
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model import Row, step
-from izwi.request import Request
-from izwi.sequence import Sequence
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.model.protocol import Row, step
+from izwi.request.input_stream import TextPart
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from izwi.backends.torch.backend import torch_backend
-from izwi.model import UNKNOWN, Row
-from izwi.sequence import Sequence
+from izwi.model.protocol import UNKNOWN, Row
+from izwi.request.sequence import Sequence
 from tests.models.kinds import KINDS, request_of
 
 

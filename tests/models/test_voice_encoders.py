@@ -14,8 +14,8 @@ from izwi.arrays import Float32
 from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
-from izwi.encoders import EncodesPadded
-from izwi.request import EncodeInput
+from izwi.model.encoders import EncodesPadded
+from izwi.request.request import EncodeInput
 from izwi_models import FAMILIES
 from izwi_models.qwen3_codec import codec_config, encoder, prepare, tensor_shapes
 from izwi_models.qwen3_tts.config import SpeakerEncoderConfig

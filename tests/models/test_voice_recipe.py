@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.registry import embedded
+from izwi.checkpoints.registry import embedded
 from izwi_models.qwen3_asr.config import read_config
 from izwi_models.tiny.recipes import speech
 from izwi_models.tiny.recipes.augment import (

@@ -58,7 +58,7 @@ def write_tiny_aligner(folder: Path, seed: int = SEED) -> Path:
     """Write a whole checkpoint that `izwi_models.qwen3_aligner` loads; returns the folder."""
     from safetensors.numpy import save_file
 
-    from izwi.checkpoint import parse_config
+    from izwi.checkpoints.folder import parse_config
     from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
 
     shapes = tensor_shapes(parse_config(AlignerConfig, TINY, "TINY"))

@@ -111,7 +111,7 @@ PREPROCESSOR = {
 
 def write_tiny_asr(folder: Path, seed: int = SEED) -> Path:
     """Write a whole checkpoint that `izwi_models.qwen3_asr` loads; returns the folder."""
-    from izwi.checkpoint import parse_config
+    from izwi.checkpoints.folder import parse_config
     from izwi_models.qwen3_asr.config import AsrConfig, tensor_shapes
 
     shapes = tensor_shapes(parse_config(AsrConfig, TINY, "TINY"))

@@ -157,7 +157,7 @@ def write_tiny_chat(
     Returns:
         The folder.
     """
-    from izwi.checkpoint import parse_config
+    from izwi.checkpoints.folder import parse_config
     from izwi_models.qwen3_chat.config import ChatConfig, tensor_shapes
 
     shapes = tensor_shapes(parse_config(ChatConfig, config, "config"))

@@ -184,7 +184,7 @@ def write_tiny_tts(folder: Path, kind: str = "custom_voice", seed: int = SEED) -
     """Write a whole checkpoint folder in the published layout and return it."""
     from safetensors.numpy import save_file
 
-    from izwi.checkpoint import read_json
+    from izwi.checkpoints.folder import read_json
     from izwi_models.qwen3_codec import codec_config
     from izwi_models.qwen3_codec import tensor_shapes as codec_shapes
     from izwi_models.qwen3_tts.config import read_config, tensor_shapes

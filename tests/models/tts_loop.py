@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.attention.dense import attend, rope_table
-from izwi.model import Row, step
+from izwi.model.protocol import Row, step
 from izwi.ops.protocol import AttentionSpec
-from izwi.request import Request
-from izwi.sequence import Sequence
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3_tts.model import Qwen3TTS
 
 Cache = dict[tuple[int, int], tuple[Tensor, Tensor]]  # (sequence, layer) -> keys, values

@@ -18,12 +18,12 @@ def _tests(*folders: str) -> tuple[str, ...]:
 _LOOP = _tests("scheduler", "cache", "engine", "runner", "backends", "backends/torch")
 _SERVE = _tests("serve")
 _KEYS = (
-    "tests/api/test_limits_boundaries.py",
-    "tests/api/test_auth_boundaries.py",
-    "tests/api/test_keys_file.py",
-    "tests/api/test_limits.py",
-    "tests/api/test_keys.py",
-    "tests/api/test_shared_counts.py",
+    "tests/api/usage/test_limits_boundaries.py",
+    "tests/api/http/test_auth_boundaries.py",
+    "tests/api/usage/test_keys_file.py",
+    "tests/api/usage/test_limits.py",
+    "tests/api/usage/test_keys.py",
+    "tests/api/usage/test_shared_counts.py",
     "tests/realtime/test_client_secrets.py",
 )
 _SCHEDULER = (
@@ -43,10 +43,10 @@ AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
     "izwi/runner/runner.py": _LOOP,
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
-    "izwi/step_thread.py": (*_LOOP, *_SERVE),
-    "izwi/serialization.py": (
+    "izwi/engine/step_thread.py": (*_LOOP, *_SERVE),
+    "izwi/request/serialization.py": (
         *("tests/serve/test_wire.py", "tests/serve/test_json_arrays.py"),
-        "tests/engine/test_recording.py",
+        "tests/recording/test_recording.py",
     ),
     **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},
     **{f"api/izwi_api/serve/{name}.py": _SERVE for name in _PROCESSES},

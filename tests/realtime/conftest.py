@@ -14,14 +14,14 @@ import soxr
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
-from izwi.async_engine import AsyncEngine
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.registry import Registry
-from izwi_api.http.app import create_app
-from izwi_api.realtime import response_maker
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi_api.realtime.answering import response_maker
+from izwi_api.serve.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import listening
 from tests.api.scripted_chat import ScriptedRegistry

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import soxr
 
-from izwi.inputs import SpeechInput
-from izwi_api.realtime.input_audio import LiveTranscriber
-from izwi_api.realtime.settings import Transcription
+from izwi.inputs.speech import SpeechInput
+from izwi_api.realtime.hearing.input_audio import LiveTranscriber
+from izwi_api.realtime.protocol.settings import Transcription
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from tests.realtime.virtual import SteppedEngine, run_virtually

@@ -9,18 +9,18 @@ import numpy as np
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from izwi.capability import Capability
 from izwi.errors import ModelNotFound
-from izwi.request import Reason
-from izwi_api.realtime import response_maker
-from izwi_api.realtime.settings import RealtimeSettings
-from izwi_api.services.cascade import AudioPiece
-from izwi_api.services.chat import AnswerDelta
+from izwi.model.capability import Capability
+from izwi.request.request import Reason
+from izwi_api.realtime.answering import response_maker
+from izwi_api.realtime.protocol.settings import RealtimeSettings
+from izwi_api.services.chat.answer import AnswerDelta
+from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from tests.examples import examples
+from tests.realtime.hearing.test_vad import voice
 from tests.realtime.phone import RATE, Phone, call
-from tests.realtime.test_vad import voice
 from tests.realtime.virtual import run_virtually
 
 ANSWER_S = 3.0

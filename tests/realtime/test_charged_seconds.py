@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from izwi.errors import QuotaExceeded
-from izwi_api.http.limits import KeyLimits
-from izwi_api.http.usage import Usage, current_usage
+from izwi_api.usage.limits import KeyLimits
+from izwi_api.usage.metering import Usage, current_usage
 from tests.realtime.world import World, recorded
 
 TRANSCRIBED = {"audio": {"input": {"transcription": {"model": "whisper-1"}}}}

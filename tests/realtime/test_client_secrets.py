@@ -11,10 +11,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from izwi.errors import TooLarge
-from izwi_api.http.app import create_app
 from izwi_api.http.client_secrets import ClientSecret, ClientSecrets
-from izwi_api.http.keys import digest_of
+from izwi_api.serve.app import create_app
 from izwi_api.settings import Access, Settings
+from izwi_api.usage.keys import digest_of
 from tests.api.conftest import (
     FakeChat,
     FakeEngine,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.realtime.conftest import ANSWER, LONG_ANSWER, Talk
-from tests.realtime.test_vad import voice
+from tests.realtime.hearing.test_vad import voice
 
 # scripted answers end where their tokens do
 ENDED = "incomplete"

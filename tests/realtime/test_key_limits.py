@@ -12,10 +12,10 @@ from openai.types.realtime import RateLimitsUpdatedEvent
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from izwi_api.http.app import create_app
-from izwi_api.http.keys import add_key, remove_key
-from izwi_api.http.limits import KeyLimits
+from izwi_api.serve.app import create_app
 from izwi_api.settings import Access, Settings
+from izwi_api.usage.keys import add_key, remove_key
+from izwi_api.usage.limits import KeyLimits
 from tests.api.conftest import (
     FakeChat,
     FakeEngine,

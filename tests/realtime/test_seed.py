@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from izwi.errors import InvalidRequest
-from izwi_api.realtime import response_maker
-from izwi_api.realtime.settings import RealtimeSettings, as_json, updated
+from izwi_api.realtime.answering import response_maker
+from izwi_api.realtime.protocol.settings import RealtimeSettings, as_json, updated
 from tests.realtime.world import World
 
 

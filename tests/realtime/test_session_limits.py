@@ -14,12 +14,12 @@ import pytest
 
 from izwi.errors import ModelNotFound
 from izwi_api.realtime import dialogue as dialogue_module
-from izwi_api.realtime.errors import EventError
-from izwi_api.realtime.input_audio import InputBuffer
-from izwi_api.realtime.items import Conversation, parse_item
+from izwi_api.realtime.hearing.input_audio import InputBuffer
+from izwi_api.realtime.protocol.errors import EventError
+from izwi_api.realtime.protocol.items import Conversation, parse_item
+from izwi_api.realtime.protocol.settings import RealtimeSettings, wire_format
 from izwi_api.realtime.session import RealtimeSession
-from izwi_api.realtime.settings import RealtimeSettings, wire_format
-from izwi_api.services.production_pace import ProductionPace
+from izwi_api.services.chat.production_pace import ProductionPace
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
@@ -170,7 +170,7 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
 
             return asyncio.create_task(work())
 
-    monkeypatch.setattr("izwi_api.realtime.speech_transcriber.LiveTranscriber", Listening)
+    monkeypatch.setattr("izwi_api.realtime.hearing.transcriber.LiveTranscriber", Listening)
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
     audio = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from izwi_api.realtime.items import Content, Item, chat_messages
+from izwi_api.realtime.protocol.items import Content, Item, chat_messages
 
 
 def said(text, kind="input_audio"):

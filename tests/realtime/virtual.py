@@ -16,10 +16,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from unittest import mock
 
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
+from izwi.engine_client.output_stream import Stream, aborted, failure
 from izwi.errors import EngineStopped
-from izwi.output_stream import Stream, aborted, failure
-from izwi.request import Chunk, Request
+from izwi.request.request import Chunk, Request
 from izwi_api.serve.resumable_request import ResumableRequest
 
 STEP_S = 0.02

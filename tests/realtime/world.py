@@ -12,12 +12,12 @@ import soundfile
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import SpeechInput
-from izwi.registry import Registry
-from izwi_api.realtime import response_maker
-from izwi_api.realtime.settings import RealtimeSettings, updated
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import SpeechInput
+from izwi_api.realtime.answering import response_maker
+from izwi_api.realtime.protocol.settings import RealtimeSettings, updated
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from izwi.backends.budget import budget_of
 from izwi.config import EngineConfig
-from izwi.model import Row
-from izwi.runner.budget import budget_of
+from izwi.model.protocol import Row
+from izwi.request.sequence import Sequence
 from izwi.runner.planning import plan_models
 from izwi.runner.runner import Drawn, Runner
-from izwi.sequence import Sequence
 from tests.backends.kinds import backend_of
 from tests.engine.toy import CLONE, CODEBOOKS, ToyCodec, toy_request
 

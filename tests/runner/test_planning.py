@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.device_memory import CASES, folder_of_case
+from benchmarks.serving.device_memory import CASES, folder_of_case
+from izwi.backends.memory_plan import DeviceMemory, MemoryPlan
 from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.checkpoints.registry import embedded
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
-from izwi.registry import embedded
-from izwi.runner.memory_plan import DeviceMemory, MemoryPlan
 from izwi.runner.planning import plan_folders, prepare_device
 
 GIB = 1 << 30

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulate_gpu import COMPUTE, MACHINE, STREAMS, closed_loop, stream
 from benchmarks.simulation.arrivals import Arrival
+from benchmarks.simulation.batching_delay import COMPUTE, MACHINE, STREAMS, closed_loop, stream
 from benchmarks.simulation.cluster import Cluster
 from izwi.config import EngineConfig
 from izwi.scheduler import batching_delay

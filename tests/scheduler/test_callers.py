@@ -12,7 +12,7 @@ from benchmarks.simulation.device import Device, Script, SimulatedModel, Simulat
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.request import Request
+from izwi.request.request import Request
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import OnlineCost, StepCost
 from izwi.scheduler.policy import POLICIES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from izwi.request import Request
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi.scheduler.codec_rows import CodecRows
-from izwi.sequence import Sequence
 from tests.engine.toy import ToyPrompt
 
 

@@ -15,7 +15,7 @@ from benchmarks.simulation.device import Device, Script, SimulatedModel, Simulat
 from benchmarks.simulation.long_texts import Scene, Waited
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
-from izwi.request import Request
+from izwi.request.request import Request
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.ordered import AGED_STEPS
 from izwi.scheduler.plan import Budgets, View

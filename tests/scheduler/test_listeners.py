@@ -7,9 +7,9 @@ from math import inf
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
-from izwi.request import Request
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi.scheduler.playback_clocks import PlaybackClocks
-from izwi.sequence import Sequence
 
 FRAME_S, TARGET_S = 0.1, 0.5
 

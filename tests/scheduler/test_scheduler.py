@@ -10,13 +10,13 @@ from benchmarks.simulation.device import SimulatedPages, SimulatedPrompt, Simula
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.request import Reason, Request
+from izwi.request.request import Reason, Request
+from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
+from izwi.request.track_log import Progress, TrackLog
 from izwi.scheduler.plan import Order, Plan, Policy, View
 from izwi.scheduler.policy import POLICIES
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
-from izwi.sequence import PauseReason, Pending, Phase, Sequence
-from izwi.track_log import Progress, TrackLog
 from tests.cache.test_memory import Below, known
 
 PAGE = 4

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from benchmarks.simulate import Scene, simulate
 from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.device import Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.machine import KINDS, Machine
+from benchmarks.simulation.policies import Scene, simulate
 from benchmarks.simulation.step_log import Step
 from izwi.config import EngineConfig
-from izwi.request import Request
+from izwi.request.request import Request
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.policy import POLICIES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
-from izwi.request import Request
+from izwi.request.request import Request
+from izwi.request.sequence import Sequence
 from izwi.scheduler.plan import Order
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.sequence import Sequence
 
 
 def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQueue:

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from fastapi import WebSocket
 
-from izwi_api.http.app import create_app
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.server import server_config
+from izwi_api.serve.app import create_app
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, running

@@ -13,7 +13,7 @@ import zmq
 
 from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi_api.serve.control import ApiServerGone, Control
 from izwi_api.serve.engine_process import ApiServerConnections, pass_on
 from izwi_api.serve.remote_engine import RemoteEngine

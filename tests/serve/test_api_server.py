@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from izwi.allocator import IDLE_S
+from izwi.host.allocator import IDLE_S
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
 from izwi_api.serve.api_server_process import ApiServer

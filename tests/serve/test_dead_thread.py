@@ -20,8 +20,8 @@ from pathlib import Path
 
 if os.environ.get("BREAKS_HERE") or "izwi_api.serve.engine_process" in sys.orig_argv:
     import threading
-    from izwi.engine import Engine
-    from izwi.step_thread import SteppingThread
+    from izwi.engine.engine import Engine
+    from izwi.engine.step_thread import SteppingThread
     from izwi_api.serve import wire
 
     order = Path(os.environ["BREAKS"])

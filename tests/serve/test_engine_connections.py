@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from izwi.request import Chunk, Reason
+from izwi.request.request import Chunk, Reason
 from izwi_api.serve import engine_process, wire
 from izwi_api.serve.control import BEAT_S, ApiServerGone, Control
 from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED, ApiServerConnections, pass_on

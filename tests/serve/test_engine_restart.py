@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped
-from izwi.registry import Registry
-from izwi.request import Reason
-from izwi.sequence import PauseReason
+from izwi.request.request import Reason
+from izwi.request.sequence import PauseReason
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import EngineSide, OverSockets, toy_engine, until

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from izwi.step_thread import SteppingThread
+from izwi.engine.step_thread import SteppingThread
 from izwi_api.serve import control, engine_process
 from izwi_api.serve.control import Alive, Control
 from izwi_api.serve.engine_process import pass_on

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from izwi.errors import InvalidMessage
-from izwi.log import Log
-from izwi.serialization import decode_line, encode_line
+from izwi.request.log import Log
+from izwi.request.serialization import decode_line, encode_line
 
 ENTRIES = np.arange(6).reshape(3, 2)
 

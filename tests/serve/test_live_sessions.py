@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from izwi.audio.pcm import to_s16le
-from izwi_api.http.keys import add_key
-from izwi_api.http.limits import KeyLimits
+from izwi_api.usage.keys import add_key
+from izwi_api.usage.limits import KeyLimits
 from tests.api.conftest import wait_for
 from tests.api.served import served
 from tests.realtime.world import recorded
@@ -42,7 +42,7 @@ def end_of(socket):
     return None if socket.protocol.close_rcvd is None else socket.protocol.close_rcvd.code
 
 
-@pytest.mark.slow  # tests/api/test_drain.py has the same with speech
+@pytest.mark.slow  # tests/api/http/test_drain.py has the same with speech
 def test_sessions_have_time_to_end_and_are_then_closed_with_1001(tmp_path):
     with served(tmp_path, *ASR, "--drain-s", "5") as server, ExitStack() as stack:
         paths = (STREAM, REALTIME)

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry, find
+from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.engine_client import OutputStream
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi.engine_client.protocol import OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.inputs import SpeechInput
-from izwi.registry import Registry, find
-from izwi.request import Chunk, Reason, Request
-from izwi.weightless import WeightlessBackend
+from izwi.inputs.speech import SpeechInput
+from izwi.request.request import Chunk, Reason, Request
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.control import ApiServerGone, Control, EngineSpec, Ready
 from izwi_api.serve.remote_engine import RemoteEngine

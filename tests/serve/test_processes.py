@@ -22,7 +22,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from izwi.recording_line import read_recording
+from izwi.recording.line import read_recording
 from izwi_api.serve.api_server_process import api_server_config
 from izwi_api.serve.child import Backoff
 from izwi_api.serve.control import ApiServerSpec

@@ -10,14 +10,14 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
-from izwi.engine import Engine
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
-from izwi.registry import Registry
-from izwi.request import Reason
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.request.request import Reason
 from izwi_api.serve import wire
 from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED
 from izwi_api.serve.remote_engine import ACKNOWLEDGE_EVERY, RemoteEngine
@@ -344,14 +344,14 @@ async def test_models_are_not_added_or_removed_over_sockets(engine):
 
 async def test_an_api_server_has_no_torch():
     code = (
-        "import sys; from izwi.registry import find\n"
+        "import sys; from izwi.checkpoints.registry import find\n"
         "find('izwi-tiny-tts')\n"  # as a supervisor does
         "print('izwi_models' in sys.modules)\n"
         "import izwi_api.serve.api_server_process\n"
-        "from izwi.weightless import WeightlessBackend; from izwi.registry import Registry\n"
+        "from izwi.checkpoints.weightless import WeightlessBackend; from izwi.checkpoints.registry import Registry\n"
         "registry = Registry(WeightlessBackend())\n"
         f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
-        "from izwi.inputs import SpeechInput\n"
+        "from izwi.inputs.speech import SpeechInput\n"
         f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"
         "print([name for name in ('torch', 'triton', 'transformers') if name in sys.modules])"
     )

@@ -11,8 +11,8 @@ import zmq
 from msgspec.structs import replace
 
 from izwi.errors import EngineStopped, InvalidMessage
-from izwi.log import Log
-from izwi.request import Chunk, Reason
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Reason
 from izwi_api.serve import remote_engine, wire
 from izwi_api.serve.remote_engine import ACKNOWLEDGE_EVERY, RemoteEngine
 from izwi_api.serve.resumable_request import ResumableRequest

@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from izwi_api.services.speech import PIECES_AHEAD
+from izwi_api.services.speech.synthesis import PIECES_AHEAD
 from tests.api.conftest import wait_for
 from tests.api.served import served
 from tests.serve.test_processes import ASK, SPEECH, figure

@@ -14,8 +14,8 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from izwi import errors
-from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.checkpoints.registry import Registry, families
+from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.errors import (
     ContextTooLong,
     EngineFault,
@@ -25,7 +25,9 @@ from izwi.errors import (
     Overloaded,
     RateLimited,
 )
-from izwi.inputs import (
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.inputs.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.speech import (
     AlignmentInput,
     ReferenceClip,
     SpeechInput,
@@ -33,11 +35,9 @@ from izwi.inputs import (
     TranscriptionInput,
     VoicePrompt,
 )
-from izwi.log import Log
-from izwi.registry import Registry, families
-from izwi.request import Chunk, EncodeInput, Reason, Request, SamplingParams
-from izwi.serialization import decode, encode, pack_error, unpack_error
-from izwi.weightless import WeightlessBackend
+from izwi.request.log import Log
+from izwi.request.request import Chunk, EncodeInput, Reason, Request, SamplingParams
+from izwi.request.serialization import decode, encode, pack_error, unpack_error
 from izwi_api.serve import wire
 from tests.engine.toy import ToyPrompt
 from tests.examples import examples

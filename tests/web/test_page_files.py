@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import izwi_web
-from izwi_api.http.app import create_app
+from izwi_api.serve.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
 

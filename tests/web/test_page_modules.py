@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import izwi_web
-from izwi_api.services.subtitles import cue_lines
+from izwi_api.services.transcription.subtitles import cue_lines
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="needs node")

@@ -17,7 +17,7 @@ from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.alignment import AlignedWord
+    from izwi.model.alignment import AlignedWord
 
 
 class Format(StrEnum):
@@ -54,7 +54,7 @@ def align(
     offline: Offline = False,
 ) -> None:
     """Print the start and end of each word of a text in an audio file."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.audio_files import AudioFile, check_audio
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -98,7 +98,7 @@ def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:
     """Return the output, with a line break at the end."""
     from izwi_api.schemas.alignment import word_json
     from izwi_api.schemas.transcription import srt, vtt
-    from izwi_api.services.subtitles import cut_cues
+    from izwi_api.services.transcription.subtitles import cut_cues
 
     match word_format:
         case Format.TEXT:

@@ -92,7 +92,7 @@ def bench(
     offline: Offline = False,
 ) -> None:
     """Measure first audio, speech and transcription, after a warm-up round."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 

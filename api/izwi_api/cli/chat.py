@@ -83,7 +83,7 @@ def chat(
     offline: Offline = False,
 ) -> None:
     """Ask a chat model, or hold a conversation with it."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 

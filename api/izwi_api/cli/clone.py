@@ -99,8 +99,8 @@ def clone(
     offline: Offline = False,
 ) -> None:
     """Clone a voice from a clip; then `izwi say --voice NAME`."""
-    from izwi.capability import Capability
     from izwi.errors import InvalidRequest
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_format
     from izwi_api.client import AsyncClient, RuntimeOptions

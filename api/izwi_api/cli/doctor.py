@@ -214,7 +214,7 @@ def _plan(
     backend: ArrayBackend, runtime: RuntimeOptions, sources: tuple[str, ...], config: EngineConfig
 ) -> Iterator[Finding]:
     """Describe how models would use the device's memory, from estimates: none is loaded."""
-    from izwi.registry import named
+    from izwi.checkpoints.registry import named
     from izwi.runner.planning import plan_folders
 
     if config.device_bytes:
@@ -251,7 +251,7 @@ def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:
 
 
 def _checkpoints(backend: ArrayBackend) -> Iterator[Finding]:
-    from izwi.registry import Registry, embedded
+    from izwi.checkpoints.registry import Registry, embedded
     from izwi_api.settings import DEFAULT_MODELS
 
     found = embedded()

@@ -29,7 +29,7 @@ def list_keys(
     """List the names and limits of the keys; the keys themselves are not stored."""
     from dataclasses import asdict
 
-    from izwi_api.http.keys import read_keys
+    from izwi_api.usage.keys import read_keys
 
     with report_failures():
         path = _path(file)
@@ -69,8 +69,8 @@ def add(
 
     Running servers accept it within a second. `izwi keys remove` revokes it.
     """
-    from izwi_api.http.keys import add_key
-    from izwi_api.http.limits import KeyLimits
+    from izwi_api.usage.keys import add_key
+    from izwi_api.usage.limits import KeyLimits
 
     with report_failures():
         path = _path(file)
@@ -89,7 +89,7 @@ def remove(
     file: File = None,
 ) -> None:
     """Revoke a key. Running servers refuse it within a second."""
-    from izwi_api.http.keys import remove_key
+    from izwi_api.usage.keys import remove_key
 
     with report_failures():
         path = _path(file)

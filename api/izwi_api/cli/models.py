@@ -40,7 +40,7 @@ def list_models(
 
     --model takes also a folder or a hub id.
     """
-    from izwi.registry import embedded
+    from izwi.checkpoints.registry import embedded
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient
 

@@ -16,8 +16,8 @@ from izwi_api.console import FAILED, messages, report_failures
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from izwi.recording_line import Line
-    from izwi.replay import Difference
+    from izwi.recording.line import Line
+    from izwi.recording.replay import Difference
     from izwi_api.runtime_options import RuntimeOptions
 
 _TEXT_CHARS = 40
@@ -42,7 +42,7 @@ def replay(
     """Run a recording again; exit with 1 if anything differs."""
     from rich.console import Console
 
-    from izwi.recording_line import read_recording
+    from izwi.recording.line import read_recording
     from izwi_api.runtime_options import RuntimeOptions
 
     with report_failures():
@@ -63,8 +63,8 @@ def _replay(
 ) -> list[Difference]:
     """Load the models and run the recording in an engine on this thread."""
     from izwi.config import EngineConfig
-    from izwi.engine import Engine
-    from izwi.replay import replay
+    from izwi.engine.engine import Engine
+    from izwi.recording.replay import replay
     from izwi_api.serve.local_services import load_models
 
     config = EngineConfig()
@@ -91,6 +91,6 @@ def _table(lines: Sequence[Line], differences: Sequence[Difference]) -> Table:
 
 
 def _text(line: Line) -> str:
-    from izwi.recording_line import SpeechLine
+    from izwi.recording.line import SpeechLine
 
     return line.ask.text if isinstance(line, SpeechLine) else line.text

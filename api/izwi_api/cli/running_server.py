@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from izwi.capability import Capability
+from izwi.model.capability import Capability
 from izwi_api.client.streams import tasks_of
 from izwi_api.console import messages
 

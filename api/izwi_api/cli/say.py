@@ -134,7 +134,7 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_target
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -183,7 +183,7 @@ def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
 
 def _pronunciations(pairs: list[str]) -> dict[str, str] | None:
     from izwi.errors import InvalidRequest
-    from izwi_api.services.spoken_text import Pronunciations
+    from izwi_api.services.speech.spoken_text import Pronunciations
 
     spellings = {}
     for pair in pairs:

@@ -22,12 +22,11 @@ from izwi_api.cli.options import (
 )
 from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_settings
-from izwi_api.http.keys import KeyRing
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ServeOptions
 from izwi_api.serve.process_log import log_as_the_server
-from izwi_api.services.alias_option import parse_aliases
+from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
     DEFAULT_MODELS,
     Access,
@@ -36,6 +35,7 @@ from izwi_api.settings import (
     check_origin,
     key_digest,
 )
+from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]

@@ -113,7 +113,7 @@ def _server(
     named: str | None, api_key: str | None, model: str | None, *, local_only: bool
 ) -> str | None:
     """Return the server to use: one with such a model, or with all models of a cascade."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
 
     cascade = {Capability.CHAT: model, Capability.SPEAK: None, Capability.TRANSCRIBE: None}

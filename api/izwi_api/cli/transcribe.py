@@ -92,7 +92,7 @@ def transcribe(
     offline: Offline = False,
 ) -> None:
     """Transcribe audio files, to stdout or to a file for each."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.audio_files import find_audio_files
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -181,7 +181,7 @@ def _transcript_writer(
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
     """Return the output for an input, with a line break at the end."""
     from izwi_api.schemas.transcription import srt, vtt
-    from izwi_api.services.subtitles import cut_segments
+    from izwi_api.services.transcription.subtitles import cut_segments
 
     match text_format:
         case Format.TEXT:

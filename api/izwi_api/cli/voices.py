@@ -48,7 +48,7 @@ def list_voices(
     offline: Offline = False,
 ) -> None:
     """List the checkpoint's speakers, the stored voices and OpenAI's names."""
-    from izwi.capability import Capability
+    from izwi.model.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 

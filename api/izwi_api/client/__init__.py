@@ -5,7 +5,7 @@ command line uses `AsyncClient`. Without a server, the same app runs in this pro
 transport instead of sockets. torch is imported only if this process loads models.
 """
 
-from izwi.alignment import AlignedWord
+from izwi.model.alignment import AlignedWord
 from izwi_api.client.async_client import AsyncClient
 from izwi_api.client.audio import Audio
 from izwi_api.client.blocking_client import BlockingStream, Client

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from izwi.alignment import AlignedWord
 from izwi.audio.encode import PCM_RATE
 from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.model.alignment import AlignedWord
 from izwi_api.client.audio import Audio
 from izwi_api.client.connection import (
     AppConnection,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from izwi.alignment import AlignedWord
+from izwi.model.alignment import AlignedWord
 from izwi_api.client.async_client import AsyncClient, AudioSource
 from izwi_api.client.audio import Audio
 from izwi_api.client.loop_thread import LoopThread

@@ -15,9 +15,9 @@ from fastapi import FastAPI
 
 from izwi_api.client.app_transport import App, Message
 from izwi_api.environment import read_settings
-from izwi_api.http.app import create_app
 from izwi_api.http.errors import caller_is_own_process
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.app import create_app
 from izwi_api.services.no_models import services_without_models
 from izwi_api.settings import Access, Settings
 

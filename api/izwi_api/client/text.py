@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypedDict
 
-from izwi.alignment import AlignedWord
 from izwi.errors import EngineStopped
+from izwi.model.alignment import AlignedWord
 from izwi_api.client.connection import Fields, Requests, Upload
 from izwi_api.client.speech import parse_word
 from izwi_api.client.streams import (

@@ -11,7 +11,7 @@ from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.drain import Drain
 from izwi_api.http.metrics import HttpMetrics
 from izwi_api.services.context import Services
-from izwi_api.services.model_changes import ModelChanges
+from izwi_api.services.models.changes import ModelChanges
 from izwi_api.sessions.open_sessions import OpenSessions
 
 

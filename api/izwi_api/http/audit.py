@@ -29,8 +29,8 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi_api.http.auth import PROBES
-from izwi_api.http.limits import Clock
-from izwi_api.http.usage import Usage
+from izwi_api.usage.limits import Clock
+from izwi_api.usage.metering import Usage
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from izwi.callers import current_caller
 from izwi.errors import RateLimited
+from izwi.fairness.callers import current_caller
 from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
-from izwi_api.http.keys import ApiKey, KeyRing
-from izwi_api.http.limits import Clocks, KeyLimits, Meter
-from izwi_api.http.shared_counts import CountsFile
-from izwi_api.http.usage import Usage, current_usage
+from izwi_api.usage.keys import ApiKey, KeyRing
+from izwi_api.usage.limits import Clocks, KeyLimits, Meter
+from izwi_api.usage.metering import Usage, current_usage
+from izwi_api.usage.shared_counts import CountsFile
 
 PROBES = frozenset({"/livez", "/readyz"})
 # A browser sends no key when it loads the page that asks for one, so these files are public.

@@ -9,10 +9,10 @@ from fastapi import WebSocket, WebSocketDisconnect
 from izwi.errors import IzwiError
 from izwi_api.http.app_state import AppState
 from izwi_api.http.errors import response_to
-from izwi_api.http.usage import Usage, current_usage
 from izwi_api.sessions.core import Message, Service, Session
 from izwi_api.sessions.errors import ClientLeft
 from izwi_api.sessions.limits import SessionLimits
+from izwi_api.usage.metering import Usage, current_usage
 
 
 async def serve_socket(

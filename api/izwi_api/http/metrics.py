@@ -13,7 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from izwi.engine_client import EngineClient
+from izwi.engine_client.protocol import EngineClient
 from izwi.metrics import FIGURES
 from izwi_api.services.answer_figures import AnswerFigures
 

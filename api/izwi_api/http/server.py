@@ -23,9 +23,9 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from izwi.errors import RequestTimeout
+from izwi_api.fair_timeout import Countdown
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
-from izwi_api.http.fair_timeout import Countdown
 from izwi_api.http.request_pace import RequestPace
 from izwi_api.http.tls_files import TlsFiles
 from izwi_api.http.web_sockets import WebSocketProtocol

@@ -14,7 +14,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.schemas.stream_options import StreamOptions, includes_usage, obfuscates
-from izwi_api.services.cascade import AudioPiece
+from izwi_api.services.chat.cascade import AudioPiece
 
 Text = TypeVar("Text")
 Text_co = TypeVar("Text_co", covariant=True)

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi.errors import RequestTimeout
-from izwi_api.http.fair_timeout import fair_timeout
+from izwi_api.fair_timeout import fair_timeout
 from izwi_api.http.request_pace import RequestPace
 
 

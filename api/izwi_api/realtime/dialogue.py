@@ -10,20 +10,21 @@ from contextlib import suppress
 from dataclasses import replace
 
 from izwi.errors import IzwiError
-from izwi_api.realtime.answers import Answers
-from izwi_api.realtime.errors import REFUSALS, EventError
-from izwi_api.realtime.input_audio import InputBuffer, empty_transcript
-from izwi_api.realtime.items import Conversation, Item, new_item_id
-from izwi_api.realtime.microphone import Microphone
-from izwi_api.realtime.out_of_band import OutOfBandResponses
-from izwi_api.realtime.overlap import OverlapCheck
-from izwi_api.realtime.response import Emit, Hooks, ResponseSetting
-from izwi_api.realtime.response_maker import ResponseMaker, takes_audio, transcription_of
-from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, input_wire
-from izwi_api.realtime.speaker import Speaker
-from izwi_api.realtime.speech_transcriber import SpeechTranscriber
-from izwi_api.realtime.transcript_events import TranscriptEvents
-from izwi_api.realtime.turn_events import (
+from izwi_api.realtime.answering.answers import Answers
+from izwi_api.realtime.answering.out_of_band import OutOfBandResponses
+from izwi_api.realtime.answering.response import Emit, Hooks, ResponseSetting
+from izwi_api.realtime.answering.response_maker import ResponseMaker, takes_audio, transcription_of
+from izwi_api.realtime.answering.speaker import Speaker
+from izwi_api.realtime.hearing.input_audio import InputBuffer, empty_transcript
+from izwi_api.realtime.hearing.microphone import Microphone
+from izwi_api.realtime.hearing.overlap import OverlapCheck
+from izwi_api.realtime.hearing.transcriber import SpeechTranscriber
+from izwi_api.realtime.hearing.vad import SpeechFrame
+from izwi_api.realtime.protocol.errors import REFUSALS, EventError
+from izwi_api.realtime.protocol.items import Conversation, Item, new_item_id
+from izwi_api.realtime.protocol.settings import RealtimeSettings, Settings, detection_of, input_wire
+from izwi_api.realtime.protocol.transcript_events import TranscriptEvents
+from izwi_api.realtime.turns.events import (
     Action,
     Clear,
     Commit,
@@ -52,10 +53,9 @@ from izwi_api.realtime.turn_events import (
     Transcript,
     Truncate,
 )
-from izwi_api.realtime.turn_rules import Rules
-from izwi_api.realtime.turn_state import State
-from izwi_api.realtime.turns import advance
-from izwi_api.realtime.vad import SpeechFrame
+from izwi_api.realtime.turns.machine import advance
+from izwi_api.realtime.turns.rules import Rules
+from izwi_api.realtime.turns.state import State
 from izwi_api.services.context import Services
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,15 @@ from uuid import uuid4
 import msgspec
 
 from izwi.errors import InvalidRequest, IzwiError
-from izwi_api.realtime.client_events import (
+from izwi_api.realtime.answering.response_maker import (
+    ResponseMaker,
+    check_settings,
+    response_items,
+    response_settings,
+)
+from izwi_api.realtime.answering.speaker import Speaker
+from izwi_api.realtime.dialogue import Dialogue
+from izwi_api.realtime.protocol.client_events import (
     BadEvent,
     ClientEvent,
     InputAudioAppend,
@@ -30,16 +38,9 @@ from izwi_api.realtime.client_events import (
     SessionUpdate,
     parse_event,
 )
-from izwi_api.realtime.dialogue import Dialogue
-from izwi_api.realtime.errors import EventError
-from izwi_api.realtime.items import parse_item
-from izwi_api.realtime.response_maker import (
-    ResponseMaker,
-    check_settings,
-    response_items,
-    response_settings,
-)
-from izwi_api.realtime.settings import (
+from izwi_api.realtime.protocol.errors import EventError
+from izwi_api.realtime.protocol.items import parse_item
+from izwi_api.realtime.protocol.settings import (
     RealtimeSettings,
     Settings,
     as_json,
@@ -48,8 +49,7 @@ from izwi_api.realtime.settings import (
     named,
     updated,
 )
-from izwi_api.realtime.speaker import Speaker
-from izwi_api.realtime.turn_events import Cancel
+from izwi_api.realtime.turns.events import Cancel
 from izwi_api.services.context import Services
 from izwi_api.services.live_engine import LiveEngine
 from izwi_api.sessions.core import Message, Session

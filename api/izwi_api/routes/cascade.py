@@ -11,18 +11,18 @@ from typing import Any
 
 from starlette.responses import Response
 
-from izwi.inputs import SpeechInput
+from izwi.inputs.speech import SpeechInput
 from izwi_api.http.spoken_response import spoken_response
-from izwi_api.http.usage import key_name
 from izwi_api.schemas.cascade import CascadeBody, chat_body
-from izwi_api.schemas.cascade_completion import CascadeCompletion
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import FORMATS
-from izwi_api.services.cascade import Voice, open_spoken_answer
+from izwi_api.services.chat.cascade import Voice, open_spoken_answer
+from izwi_api.services.chat.cascade_completion import CascadeCompletion
+from izwi_api.services.chat.transcribed_turns import kept_text, placeholders, transcribe_turns
 from izwi_api.services.context import Services
-from izwi_api.services.speech_writer import default_writable_model
-from izwi_api.services.transcribed_turns import kept_text, placeholders, transcribe_turns
-from izwi_api.voices.names import resolve_voice
+from izwi_api.services.speech.writer import default_writable_model
+from izwi_api.services.voices.names import resolve_voice
+from izwi_api.usage.metering import key_name
 
 _SEED_BITS = 63
 

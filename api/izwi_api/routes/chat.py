@@ -10,23 +10,23 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from izwi.capability import Capability
 from izwi.errors import IzwiError
+from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
-from izwi_api.http.usage import key_name
 from izwi_api.routes.cascade import speak_answer, transcribed_body
+from izwi_api.routes.openapi import answers, json_body
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
-from izwi_api.schemas.chat_completion import Completion
-from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.spoken_chat import has_audio, requests_audio
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
-from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.completion import Completion
 from izwi_api.services.context import Services
+from izwi_api.usage.metering import key_name
 
 router = APIRouter()
 

@@ -10,16 +10,16 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from izwi.capability import Capability
 from izwi.errors import IzwiError
+from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
-from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
 router = APIRouter()

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
 from izwi_api.http.app_state import state_of
-from izwi_api.schemas.openapi import answers
+from izwi_api.routes.openapi import answers
 
 router = APIRouter()
 

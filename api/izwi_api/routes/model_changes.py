@@ -10,16 +10,16 @@ from collections.abc import AsyncGenerator
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from izwi.checkpoints.hub import Progress
 from izwi.errors import IzwiError
-from izwi.hub import Progress
 from izwi_api.http.app_state import state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_body, error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
+from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.model_changes import PullBody
-from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.services.model_changes import LAST_STAGES, Change
+from izwi_api.services.models.changes import LAST_STAGES, Change
 
 router = APIRouter()
 

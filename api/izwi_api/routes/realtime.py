@@ -11,19 +11,17 @@ import msgspec
 from fastapi import APIRouter, Request, WebSocket
 from starlette.responses import JSONResponse, Response
 
-from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, ModelNotFound
+from izwi.model.capability import Capability
 from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import response_to
-from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.live_socket import serve_socket
-from izwi_api.http.usage import Usage, current_usage
-from izwi_api.realtime.errors import EventError, describe
-from izwi_api.realtime.response_maker import check_settings, takes_audio
-from izwi_api.realtime.session import RealtimeSession
-from izwi_api.realtime.settings import (
+from izwi_api.realtime.answering.response_maker import check_settings, takes_audio
+from izwi_api.realtime.protocol.errors import EventError, describe
+from izwi_api.realtime.protocol.rate_limits import rate_limits
+from izwi_api.realtime.protocol.settings import (
     AudioInput,
     RealtimeSettings,
     Settings,
@@ -34,8 +32,10 @@ from izwi_api.realtime.settings import (
     named,
     updated,
 )
+from izwi_api.realtime.session import RealtimeSession
 from izwi_api.services.context import Services
 from izwi_api.sessions.core import Session
+from izwi_api.usage.metering import Usage, current_usage
 
 router = APIRouter()
 

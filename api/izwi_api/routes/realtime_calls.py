@@ -22,16 +22,16 @@ from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_form, read_raw
 from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import error_body
-from izwi_api.http.live_limits import rate_limits
-from izwi_api.http.usage import Usage, current_usage
-from izwi_api.realtime.response_maker import check_settings
+from izwi_api.realtime.answering.response_maker import check_settings
+from izwi_api.realtime.protocol.rate_limits import rate_limits
+from izwi_api.realtime.protocol.settings import Settings, check_formats
 from izwi_api.realtime.session import RealtimeSession
-from izwi_api.realtime.settings import Settings, check_formats
 from izwi_api.routes.realtime import first_settings, secret_settings
 from izwi_api.sessions.core import Session
+from izwi_api.usage.metering import Usage, current_usage
 
 if TYPE_CHECKING:
-    from izwi_api.realtime.webrtc import Call
+    from izwi_api.realtime.transport.webrtc import Call
 
 router = APIRouter()
 
@@ -65,7 +65,7 @@ async def call(request: Request) -> Response:
     if not has_webrtc():
         message = "this server has no WebRTC: install izwi[webrtc], or use the WebSocket"
         raise InvalidRequest(message)
-    from izwi_api.realtime.webrtc import Call, SpeakerTrack
+    from izwi_api.realtime.transport.webrtc import Call, SpeakerTrack
 
     state, usage = state_of(request), current_usage.get() or Usage()
     offer, session_settings = await _read_offer(request)

@@ -10,20 +10,20 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest, IzwiError
+from izwi.inputs.chat import ChatMessage, Role
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event, obfuscated_event
-from izwi_api.http.usage import key_name
-from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.schemas.response_events import Event, ResponseWriter
+from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
 from izwi_api.schemas.stream_options import obfuscates
-from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.chat.answer import Answer, open_answer
+from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
-from izwi_api.services.stored_responses import StoredResponses
+from izwi_api.services.store.responses import StoredResponses
+from izwi_api.usage.metering import key_name
 
 router = APIRouter()
 

@@ -11,26 +11,26 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from izwi.alignment import AlignedWord
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.model.alignment import AlignedWord
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
+from izwi_api.routes.openapi import answers, json_body
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
-from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
-from izwi_api.services.align import Aligner
 from izwi_api.services.context import Services
-from izwi_api.services.speech import CollectedCodes, Speech, encoded_audio, open_speech
-from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
-from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
+from izwi_api.services.speech.synthesis import CollectedCodes, Speech, encoded_audio, open_speech
+from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
+from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
+from izwi_api.services.transcription.align import Aligner
+from izwi_api.services.voices.names import resolve_voice
 from izwi_api.settings import Settings
-from izwi_api.voices.names import resolve_voice
 from izwi_api.voices.reference_hosts import is_address
 from izwi_api.voices.store import REFERENCE_RATE
 

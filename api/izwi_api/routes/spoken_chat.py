@@ -9,14 +9,14 @@ import secrets
 
 from starlette.responses import Response
 
-from izwi.conversation import ConversationInput
+from izwi.inputs.conversation import ConversationInput
 from izwi_api.http.spoken_response import spoken_response
-from izwi_api.http.usage import key_name
 from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
-from izwi_api.schemas.spoken_completion import SpokenCompletion
+from izwi_api.services.chat.speech_to_speech import open_conversation
+from izwi_api.services.chat.spoken_completion import SpokenCompletion
+from izwi_api.services.chat.spoken_turns import read_turns
 from izwi_api.services.context import Services
-from izwi_api.services.speech_to_speech import open_conversation
-from izwi_api.services.spoken_turns import read_turns
+from izwi_api.usage.metering import key_name
 
 _SEED_BITS = 63
 

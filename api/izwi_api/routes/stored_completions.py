@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Request
 
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
-from izwi_api.http.usage import key_name
+from izwi_api.routes.openapi import json_body
 from izwi_api.schemas.chat import StoredUpdateBody
-from izwi_api.schemas.openapi import json_body
-from izwi_api.services.stored_completions import Listed
-from izwi_api.services.stored_items import Range
+from izwi_api.services.store.completions import Listed
+from izwi_api.services.store.items import Range
+from izwi_api.usage.metering import key_name
 
 router = APIRouter()
 

@@ -9,17 +9,17 @@ from itertools import chain
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from izwi.alignment import AlignedWord
 from izwi.audio.resample import resampling_of
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
-from izwi.inputs import TranscriptionInput
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.alignment import AlignedWord
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
+from izwi_api.routes.openapi import answers, form_body
 from izwi_api.routes.plain_route import PlainRoute
-from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
     TranscriptionForm,
     extras_json,
@@ -30,10 +30,14 @@ from izwi_api.schemas.transcription import (
     verbose_json,
     vtt,
 )
-from izwi_api.services.align import Aligner, find_aligner
 from izwi_api.services.context import Services
-from izwi_api.services.subtitles import cut_segments
-from izwi_api.services.transcribe import SAMPLE_RATE, Transcription, open_transcription
+from izwi_api.services.transcription.align import Aligner, find_aligner
+from izwi_api.services.transcription.subtitles import cut_segments
+from izwi_api.services.transcription.transcribe import (
+    SAMPLE_RATE,
+    Transcription,
+    open_transcription,
+)
 
 router = APIRouter(route_class=PlainRoute)
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from izwi.errors import UnsupportedTranslation
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
-from izwi_api.schemas.openapi import form_body
+from izwi_api.routes.openapi import form_body
 from izwi_api.schemas.translation import TranslationForm, parse_form
 from izwi_api.services.context import Services
 

@@ -8,11 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from izwi_api.http.app_state import services_of
+from izwi_api.routes.openapi import form_body, json_body
 from izwi_api.routes.voice_forms import read_fields
-from izwi_api.schemas.openapi import form_body, json_body
 from izwi_api.schemas.voices import ConsentBody, ConsentUpdateBody
+from izwi_api.services.voices.encoding import decode_clip
 from izwi_api.voices.consents import StoredConsent
-from izwi_api.voices.encoding import decode_clip
 from izwi_api.voices.store import REFERENCE_RATE
 
 router = APIRouter()

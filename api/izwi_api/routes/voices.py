@@ -7,15 +7,15 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from izwi.capability import Capability
 from izwi.errors import ConsentNotFound, InvalidRequest, ModelNotFound, VoiceNotFound
-from izwi.inputs import TranscriptionInput
-from izwi.threads import compute
+from izwi.host.threads import compute
+from izwi.inputs.speech import TranscriptionInput
+from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.live_response import unless_left
+from izwi_api.routes.openapi import answers, form_body, json_body
 from izwi_api.routes.voice_forms import read_fields
-from izwi_api.schemas.openapi import answers, form_body, json_body
 from izwi_api.schemas.voices import (
     ClipBody,
     PromptVoiceBody,
@@ -24,13 +24,19 @@ from izwi_api.schemas.voices import (
     stored_entry,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
+from izwi_api.services.transcription.transcribe import SAMPLE_RATE, open_transcription
+from izwi_api.services.voices.design import design_voice
+from izwi_api.services.voices.encoding import (
+    NewVoice,
+    cloning_model,
+    decode_clip,
+    keep_voice,
+    speech_models,
+)
+from izwi_api.services.voices.names import alias_speaker
 from izwi_api.settings import OPENAI_VOICES
 from izwi_api.voices.clip_check import check_length, measure_clip
-from izwi_api.voices.design import design_voice
-from izwi_api.voices.encoding import NewVoice, cloning_model, decode_clip, keep_voice, speech_models
 from izwi_api.voices.files import is_id
-from izwi_api.voices.names import alias_speaker
 from izwi_api.voices.store import REFERENCE_RATE, check_name
 
 router = APIRouter()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from izwi.alignment import AlignedWord
+from izwi.model.alignment import AlignedWord
 from izwi_api.http.bodies import Form
 from izwi_api.schemas.languages import LanguageName
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
+from izwi.inputs.chat import ChatInput, ToolChoice
 from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,
     AllowedToolsChoice,

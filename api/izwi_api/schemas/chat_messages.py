@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from izwi.chat import NO_PARAMETERS, ChatMessage, Role, ToolCall
+from izwi.inputs.chat import NO_PARAMETERS, ChatMessage, Role, ToolCall
 
 MAX_TOOLS = 128
 _MAX_CALLS = 128

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
-from izwi.request import Reason
+from izwi.inputs.chat import ChatInput
+from izwi.request.request import Reason
 from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, MAX_CHOICES
 from izwi_api.schemas.chat_messages import Strict
-from izwi_api.services.chat import Answer
+from izwi_api.services.chat.answer import Answer
 
 MAX_PROMPTS = 64
 # Of the sampling parameters, those that the whole text follows.

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from izwi.chat import NO_PARAMETERS, ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.errors import InvalidRequest
+from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
 from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,

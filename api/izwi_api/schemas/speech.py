@@ -8,7 +8,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from izwi.audio.limits import MAX_SPEED, MIN_SPEED
 from izwi_api.schemas.languages import LanguageName
-from izwi_api.services.spoken_text import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
+from izwi_api.services.speech.spoken_text import (
+    MAX_PRONUNCIATIONS,
+    MAX_SPELLING_CHARS,
+    MAX_WORD_CHARS,
+)
 
 _INT64_MAX = 2**63 - 1
 _VISIBLE = r"[^\s\x1c-\x1f\x85]"  # the characters listed here are white space only in Python

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
+from izwi.model.alignment import AlignedWord
 from izwi_api.http.bodies import Form
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.languages import LanguageName
-from izwi_api.services.subtitles import Cue, Timed, cue_lines
-from izwi_api.services.text_tokens import TextToken
-from izwi_api.services.transcribe import Transcription
+from izwi_api.services.transcription.subtitles import Cue, Timed, cue_lines
+from izwi_api.services.transcription.text_tokens import TextToken
+from izwi_api.services.transcription.transcribe import Transcription
 
 _LISTS = ("languages", "keywords", "timestamp_granularities", "include")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
-from izwi.allocator import IDLE_S, settle, trim
-from izwi.registry import Registry
-from izwi.weightless import WeightlessBackend
-from izwi_api.http.app import create_app
+from izwi.checkpoints.registry import Registry
+from izwi.checkpoints.weightless import WeightlessBackend
+from izwi.host.allocator import IDLE_S, settle, trim
 from izwi_api.http.app_state import AppState
 from izwi_api.http.drain import Drain
 from izwi_api.http.server import Server, server_config
+from izwi_api.serve.app import create_app
 from izwi_api.serve.control import (
     ApiServerSpec,
     Control,
@@ -32,7 +32,7 @@ from izwi_api.serve.listen_sockets import ListenSocket
 from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
-from izwi_api.services.chat import start_ahead
+from izwi_api.services.chat.answer import start_ahead
 
 logger = logging.getLogger(__name__)
 

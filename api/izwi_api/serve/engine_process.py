@@ -15,18 +15,18 @@ from functools import partial
 
 import zmq
 
-from izwi.allocator import settle
 from izwi.backends.choice import open_backend
 from izwi.backends.protocol import ArrayBackend
-from izwi.engine import Engine
+from izwi.checkpoints.registry import Registry
+from izwi.engine.engine import Engine
+from izwi.engine.step_thread import SteppingThread
+from izwi.engine_client.output_stream import failure
 from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
-from izwi.log import Log
-from izwi.output_stream import failure
-from izwi.registry import Registry
-from izwi.request import Chunk, Request
+from izwi.host.allocator import settle
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Request
+from izwi.request.serialization import Frame
 from izwi.runner.planning import prepare_device
-from izwi.serialization import Frame
-from izwi.step_thread import SteppingThread
 from izwi_api.serve import wire
 from izwi_api.serve.control import (
     BEAT_S,

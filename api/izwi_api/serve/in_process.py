@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import socket
 
-from izwi.allocator import settle
-from izwi.async_engine import AsyncEngine
-from izwi.engine import Engine
-from izwi_api.http.app import create_app
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
+from izwi.host.allocator import settle
 from izwi_api.http.app_state import AppState
 from izwi_api.http.server import Server, server_config
 from izwi_api.serve.announcement import announce
+from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import load_models
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.process_log import log_memory, omit_queries
 from izwi_api.serve.recording import recorded
-from izwi_api.services.chat import start_ahead
+from izwi_api.services.chat.answer import start_ahead
 
 
 class _AnnouncedServer(Server):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from izwi.async_engine import AsyncEngine
 from izwi.backends.choice import open_backend
 from izwi.backends.protocol import ArrayBackend
+from izwi.checkpoints.registry import Registry, named
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.registry import Registry, named
+from izwi.engine.async_engine import AsyncEngine
+from izwi.engine.engine import Engine
 from izwi.runner.planning import prepare_device
 from izwi_api.console import messages
 from izwi_api.environment import read_settings

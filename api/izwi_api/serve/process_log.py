@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from izwi_api.http.limits import TokenBucket
+from izwi_api.usage.limits import TokenBucket
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from izwi.backends.protocol import ArrayBackend
-from izwi.recording import Models, Observer, RequestRecorder, platform_of
+from izwi.recording.recorder import Models, Observer, RequestRecorder, platform_of
 from izwi_api.runtime_options import RuntimeOptions
 
 

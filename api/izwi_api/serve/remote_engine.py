@@ -14,11 +14,11 @@ from weakref import ref
 
 import zmq
 
+from izwi.engine_client.output_stream import Stream, aborted, failure
 from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest
-from izwi.model import Model
-from izwi.output_stream import Stream, aborted, failure
-from izwi.request import Chunk, Request
-from izwi.serialization import Frame
+from izwi.model.protocol import Model
+from izwi.request.request import Chunk, Request
+from izwi.request.serialization import Frame
 from izwi_api.serve import wire
 from izwi_api.serve.resumable_request import ResumableRequest
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
@@ -34,7 +34,7 @@ _MOST_DEATHS = 1
 
 
 class RemoteEngine:
-    """Implements `izwi.engine_client.EngineClient` over local sockets.
+    """Implements `izwi.engine_client.protocol.EngineClient` over local sockets.
 
     An engine is connected between `connect` and `disconnect`, which the supervisor triggers.
     Without one, new requests are refused. Requests in flight wait for the next engine, which

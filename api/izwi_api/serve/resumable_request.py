@@ -8,9 +8,9 @@ from weakref import ref
 import numpy as np
 
 from izwi.arrays import Float32, Int64
-from izwi.log import Log
-from izwi.output_stream import Stream
-from izwi.request import Chunk, Request
+from izwi.engine_client.output_stream import Stream
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Request
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from izwi.serialization import Frame
+from izwi.request.serialization import Frame
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]

@@ -21,8 +21,8 @@ from types import FrameType
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from izwi.checkpoints.registry import named
 from izwi.errors import InvalidRequest, StartFailed
-from izwi.registry import named
 from izwi_api.console import messages
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.child import Backoff, Child

@@ -1,6 +1,6 @@
 """The protocol between API servers and the engine process.
 
-`izwi.serialization` makes frames of a message. API servers send commands, the engine sends the
+`izwi.request.serialization` makes frames of a message. API servers send commands, the engine sends the
 output of each step, one message per API server.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from izwi.checkpoints.registry import families
 from izwi.errors import InvalidMessage
-from izwi.inputs import SpeechInput
-from izwi.log import Log
-from izwi.registry import families
-from izwi.request import Chunk, PromptT, Request
-from izwi.serialization import Frame, decode, encode
+from izwi.inputs.speech import SpeechInput
+from izwi.request.log import Log
+from izwi.request.request import Chunk, PromptT, Request
+from izwi.request.serialization import Frame, decode, encode
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):

@@ -10,20 +10,26 @@ from typing import Protocol
 import numpy as np
 
 from izwi.arrays import Int64
-from izwi.capability import Capability
-from izwi.engine_client import EngineClient, OutputStream
+from izwi.checkpoints.hub import Report
+from izwi.checkpoints.registry import Loaded
+from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
-from izwi.hub import Report
-from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, TranscriptionModel
-from izwi.registry import Loaded
-from izwi.request import Chunk, Reason
-from izwi.tracks import Track, frame_track
+from izwi.model.capability import Capability
+from izwi.model.protocol import (
+    Capable,
+    ChatModel,
+    ConversationModel,
+    SpeechModel,
+    TranscriptionModel,
+)
+from izwi.model.tracks import Track, frame_track
+from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
+from izwi_api.services.chat.production_pace import ProductionPace
 from izwi_api.services.decoding import Decoder, InProcess
-from izwi_api.services.production_pace import ProductionPace
-from izwi_api.services.stored_answers import StoredAnswers
-from izwi_api.services.stored_completions import StoredCompletions
-from izwi_api.services.stored_responses import StoredResponses
+from izwi_api.services.store.answers import StoredAnswers
+from izwi_api.services.store.completions import StoredCompletions
+from izwi_api.services.store.responses import StoredResponses
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore

@@ -17,13 +17,13 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.decode import decode_audio, decode_blocks
-from izwi.audio.decode_worker import BLOCK, REFUSED, Job, Refusal
 from izwi.audio.decoded_audio import DecodedAudio
 from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
 from izwi.errors import InvalidAudio, TooLarge
-from izwi.limited_client import Frames, JobStopped, LimitedJob, ProcessKind
-from izwi.limited_queue import LimitedQueue
+from izwi.sandbox.client import Frames, JobStopped, LimitedJob, ProcessKind
+from izwi.sandbox.decode_worker import BLOCK, REFUSED, Job, Refusal
+from izwi.sandbox.queue import LimitedQueue
 
 MEMORY_BYTES = 512 << 20
 TIME_LIMIT_S = 60.0
@@ -153,7 +153,10 @@ class DecoderPool:
         self._folder, self._time_limit_s = folder, time_limit_s
         self._queue = LimitedQueue(
             ProcessKind(
-                "izwi.audio.decode_worker", "decodes files", memory_bytes, max_jobs=_FILES_A_PROCESS
+                "izwi.sandbox.decode_worker",
+                "decodes files",
+                memory_bytes,
+                max_jobs=_FILES_A_PROCESS,
             ),
             num_workers,
             MAX_WAITING,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from izwi.engine_client import ForwardingEngine, OutputStream
-from izwi.request import Request
+from izwi.engine_client.protocol import ForwardingEngine, OutputStream
+from izwi.request.request import Request
 
 # Above all other requests. The policy defines its effect; see ADR 27 for `deadline`.
 PRIORITY = 1

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from izwi.engine_client import OutputStream
+from izwi.checkpoints.registry import Registry
+from izwi.checkpoints.weightless import WeightlessBackend
+from izwi.engine_client.protocol import OutputStream
 from izwi.errors import InvalidRequest
-from izwi.model import Model
-from izwi.registry import Registry
-from izwi.request import Request
-from izwi.weightless import WeightlessBackend
+from izwi.model.protocol import Model
+from izwi.request.request import Request
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
 
 
 class NoEngine:
-    """Implements `izwi.engine_client.EngineClient` without models."""
+    """Implements `izwi.engine_client.protocol.EngineClient` without models."""
 
     alive = True
 

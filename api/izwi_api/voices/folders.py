@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from izwi.inputs import VoicePrompt
+from izwi.inputs.speech import VoicePrompt
 from izwi_api.voices.disk import report_full_disk
 from izwi_api.voices.files import sync_folder, throw_away, unfinished_folder, write_durably
 from izwi_api.voices.index import MANIFESTS, Fields, VoiceIndex, manifest_bytes

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from izwi.inputs import VoicePrompt
+from izwi.inputs.speech import VoicePrompt
 from izwi_api.voices.files import replace_durably, write_durably
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
-from izwi.inputs import VoicePrompt
+from izwi.inputs.speech import VoicePrompt
 from izwi_api.voices.consents import ConsentStore
 from izwi_api.voices.files import audio_kind, is_id, is_name, media_type_of, new_id
 from izwi_api.voices.folders import Folders

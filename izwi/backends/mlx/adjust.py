@@ -14,10 +14,10 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from izwi.request import SamplingParams
-from izwi.runner.emitted import SamplerState, adjusted_rows, params_of, seen_ids
-from izwi.runner.grammars import begun_grammars, fill_masks
-from izwi.sequence import Sequence as RequestSequence
+from izwi.request.request import SamplingParams
+from izwi.request.sequence import Sequence as RequestSequence
+from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of, seen_ids
+from izwi.sampling.grammars import begun_grammars, fill_masks
 
 Float32 = npt.NDArray[np.float32]
 

@@ -13,7 +13,8 @@ from typing import cast
 
 import mlx.core as mx
 
-from izwi.allocator import keep_freed
+from izwi.backends.budget import free_host_kv_bytes
+from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
 from izwi.backends.mlx.launched import LaunchedSteps, can_launch
 from izwi.backends.mlx.ops import DTYPES, MlxOps
@@ -23,11 +24,10 @@ from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.mlx.weights import load_weights
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
-from izwi.layers import KVSpec, StateSpec
-from izwi.model import Model, RecordableModel
-from izwi.runner.budget import free_host_kv_bytes
-from izwi.runner.memory_plan import DeviceMemory, GraphBytes
-from izwi.tracks import Track
+from izwi.host.allocator import keep_freed
+from izwi.model.layers import KVSpec, StateSpec
+from izwi.model.protocol import Model, RecordableModel
+from izwi.model.tracks import Track
 
 # Share of the process memory that Metal recommends; the rest is for activations and the system.
 _DEVICE_SHARE = 0.6

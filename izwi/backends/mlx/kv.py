@@ -22,8 +22,8 @@ import numpy.typing as npt
 from izwi.backends.mlx.attention import RopeTable, attend, rope_table
 from izwi.backends.mlx.paged_decode import Kernel, block_tables, decoder_of
 from izwi.errors import InvalidRequest
-from izwi.layers import KVSpec
-from izwi.model import Row
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import Row
 from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
 from izwi.ops.paged_layout import GroupLayout, lay_out
 from izwi.ops.protocol import AttentionSpec

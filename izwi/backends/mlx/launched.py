@@ -14,17 +14,24 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from izwi.backends.in_flight import InFlight
 from izwi.backends.mlx.adjust import DrawnAhead
 from izwi.backends.mlx.kv import MlxPagedKV
 from izwi.backends.mlx.sampler import MlxSampler, MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.protocol import Entries, PendingAudio
-from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row, last_positions
-from izwi.request import EncodeInput
-from izwi.runner.in_flight import InFlight
-from izwi.runner.logprobs import Logprobs
-from izwi.sequence import Sequence
-from izwi.tracks import Codec, frame_track
+from izwi.model.protocol import (
+    Model,
+    Recordable,
+    RecordableModel,
+    RecordableTracks,
+    Row,
+    last_positions,
+)
+from izwi.model.tracks import Codec, frame_track
+from izwi.request.request import EncodeInput
+from izwi.request.sequence import Sequence
+from izwi.sampling.logprobs import Logprobs
 
 
 class _Part(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.backends.mlx.attention import attend
-from izwi.layers import KVSpec
+from izwi.model.layers import KVSpec
 
 logger = logging.getLogger(__name__)
 

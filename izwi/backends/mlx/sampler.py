@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.backends.mlx.adjust import DrawnAhead, adjusted
-from izwi.model import Pick
-from izwi.request import SamplingParams
-from izwi.runner.emitted import is_greedy, params_of
-from izwi.runner.logprobs import AskedLogprobs, Logprobs
-from izwi.runner.noise import StepNoise
-from izwi.sequence import Sequence as RequestSequence
-from izwi.tracks import Track
+from izwi.model.protocol import Pick
+from izwi.model.tracks import Track
+from izwi.request.request import SamplingParams
+from izwi.request.sequence import Sequence as RequestSequence
+from izwi.sampling.emitted import is_greedy, params_of
+from izwi.sampling.logprobs import AskedLogprobs, Logprobs
+from izwi.sampling.noise import StepNoise
 
 _ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary has
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.cache.state_rows import StateRows
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

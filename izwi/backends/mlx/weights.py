@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from izwi.weight_files import read_tensors
+from izwi.checkpoints.weight_files import read_tensors
 
 
 def load_weights(

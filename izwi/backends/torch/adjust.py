@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.runner.emitted import SamplerState, adjusted_rows, params_of
-from izwi.runner.grammars import begun_grammars, fill_masks
-from izwi.sequence import Sequence as RequestSequence
+from izwi.request.sequence import Sequence as RequestSequence
+from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of
+from izwi.sampling.grammars import begun_grammars, fill_masks
 
 
 class Adjustments:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from izwi.backends.budget import free_host_kv_bytes
+from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.sampler import TorchSampling
@@ -22,11 +24,9 @@ from izwi.backends.torch.weights import load_weights
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.errors import DeviceFull, InvalidRequest
-from izwi.layers import KVSpec, StateSpec
-from izwi.model import Model
-from izwi.runner.budget import free_host_kv_bytes
-from izwi.runner.memory_plan import DeviceMemory, GraphBytes
-from izwi.tracks import Track, frame_track
+from izwi.model.layers import KVSpec, StateSpec
+from izwi.model.protocol import Model
+from izwi.model.tracks import Track, frame_track
 
 if TYPE_CHECKING:
     from izwi.backends.torch.recorded.graphs import Graphs, Recorders

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.transfer import to_device
-from izwi.layers import ConvSpec
+from izwi.model.layers import ConvSpec
 from izwi.ops.conv_layout import lay_out_conv, trailer_columns
 
 

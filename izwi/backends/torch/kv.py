@@ -19,8 +19,8 @@ from izwi.backends.torch.attention.slots import (
 )
 from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.transfer import to_device, to_host
-from izwi.layers import KVSpec
-from izwi.model import Row
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import Row
 
 # One row per page: the exact bits of all of its contents.
 PageBytes = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from izwi.backends.torch.transfer import to_device, to_host
 from izwi.cache.state_rows import StateRows
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from izwi.weight_files import read_tensors
+from izwi.checkpoints.weight_files import read_tensors
 
 
 def load_weights(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from izwi.checkpoint import parse_config
+from izwi.checkpoints.folder import parse_config
 from izwi.errors import CheckpointError
 
 

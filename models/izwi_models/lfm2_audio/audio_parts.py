@@ -6,7 +6,7 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.errors import InvalidAudio, TooLarge
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig, PreprocessorConfig
 from izwi_models.lfm2_audio.features import log_mel
 from izwi_models.lfm2_audio.prompt import AudioPart

@@ -1,13 +1,13 @@
-"""LFM2-Audio's two codecs for the engine; see `izwi.tracks.Codec`."""
+"""LFM2-Audio's two codecs for the engine; see `izwi.model.tracks.Codec`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi.ops import Array, Ops, Weights
-from izwi.sequence import Sequence
+from izwi.request.sequence import Sequence
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
 
@@ -19,7 +19,7 @@ _DETOKENIZER_WIDTH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameCodec:
-    """Decodes frames of eight codes to 24 kHz audio. Implements `izwi.tracks.Codec`."""
+    """Decodes frames of eight codes to 24 kHz audio. Implements `izwi.model.tracks.Codec`."""
 
     sample_rate: int
     frame_samples: int

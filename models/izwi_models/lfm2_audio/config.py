@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi.layers import CacheSpec, PagedAttention, ShortConv
+from izwi.model.layers import CacheSpec, PagedAttention, ShortConv
 from izwi.ops import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"

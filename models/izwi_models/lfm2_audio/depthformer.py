@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from izwi.model import Pick
+from izwi.model.protocol import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi_models.lfm2_audio.config import END_OF_AUDIO, DepthformerConfig, LFM2AudioConfig
 

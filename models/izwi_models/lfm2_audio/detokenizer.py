@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi.ops import Array, AttentionSpec, Ops, Weights
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig
 from izwi_models.lfm2_audio.audio_tensors import (

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from izwi.checkpoint import read_json, tensor_names
+from izwi.checkpoints.folder import read_json, tensor_names
 from izwi.errors import CheckpointError
-from izwi.model import Backend, Family
+from izwi.model.protocol import Backend, Family
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (
     MimiConfig,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi.ops import Array, AttentionSpec, Ops, Weights
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.lfm2_audio.audio_tensors import MIMI_KERNEL, MIMI_LAST_KERNEL, MIMI_UNIT_KERNEL

@@ -11,17 +11,17 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.audio.resample import Resampling
 from izwi.audio.split import split_at_silence
-from izwi.capability import Capability
-from izwi.chat import ChatInput
-from izwi.conversation import ConversationInput
-from izwi.inputs import SpeechInput, Transcript, TranscriptionInput
-from izwi.layers import CacheSpec
-from izwi.model import UNKNOWN, Pick, Row
+from izwi.inputs.chat import ChatInput
+from izwi.inputs.conversation import ConversationInput
+from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput
+from izwi.model.capability import Capability
+from izwi.model.layers import CacheSpec
+from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request
-from izwi.sequence import Sequence
-from izwi.track_log import Entry, Progress
-from izwi.tracks import Track
+from izwi.request.request import EncodeInput, Request
+from izwi.request.sequence import Sequence
+from izwi.request.track_log import Entry, Progress
 from izwi_models.lfm2_audio import backbone, depthformer, embedding, prepare
 from izwi_models.lfm2_audio.audio_parts import RATE_HZ
 from izwi_models.lfm2_audio.codecs import FrameCodec

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from izwi.arrays import Float32
-from izwi.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
-from izwi.conversation import Answer, AnswerContent, AudioContent, ConversationInput
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
-from izwi.grammar import Grammar, answer_grammar
-from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
-from izwi.request import Request, SamplingParams, TrackParams
+from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
+from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, ConversationInput
+from izwi.inputs.grammar import Grammar, answer_grammar
+from izwi.inputs.speech import SpeechInput, TextMode, TranscriptionInput
+from izwi.request.request import Request, SamplingParams, TrackParams
 from izwi_models.lfm2_audio import prompt as prompts
 from izwi_models.lfm2_audio.config import AUDIO_START_ID, CODES, END_ID, LFM2AudioConfig
 from izwi_models.lfm2_audio.prompt import AudioPart, LFM2Prompt, Part

@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import Struct
 
 from izwi.arrays import Int64
-from izwi.digests import digest_ints
-from izwi.request import EncodeInput
+from izwi.request.digests import digest_ints
+from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.pattern import Mode
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer

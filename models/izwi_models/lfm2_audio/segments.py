@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence as Seq
 
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig
 from izwi_models.lfm2_audio.encoder import adapt, distance_table, encode, pack_encoder
 
@@ -21,7 +21,7 @@ _MOST_BATCH_FRAMES = 6400
 
 
 class SegmentEncoder:
-    """Encodes features. Implements `izwi.encoders.Encodes` and `izwi.encoders.PaddedEncoder`."""
+    """Encodes features. Implements `izwi.model.encoders.Encodes` and `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 1
 

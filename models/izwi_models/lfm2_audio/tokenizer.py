@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from izwi.chat import AnswerText
 from izwi.errors import CheckpointError
+from izwi.inputs.chat import AnswerText
 from izwi_models.qwen3.tokenizer import LETTER_BYTES
 
 
@@ -97,7 +97,7 @@ class LFM2Tokenizer:
 
 
 class TextReader:
-    """Reads the text of an answer while it is generated. Implements `izwi.chat.AnswerReader`."""
+    """Reads the text of an answer while it is generated. Implements `izwi.inputs.chat.AnswerReader`."""
 
     num_reasoning_tokens = 0  # it does not think
     num_calls = 0  # nor call functions

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
-from izwi.layers import PagedAttention
+from izwi.model.layers import PagedAttention
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 
 # Names of the tensors that `pack` concatenates. No checkpoint has these, so they identify packed

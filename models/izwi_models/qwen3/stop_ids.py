@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from izwi.checkpoint import read_json
+from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError
 
 # defaults of the reference's generate(): <|im_end|>, <|endoftext|>

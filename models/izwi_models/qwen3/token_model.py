@@ -7,16 +7,16 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
-from izwi.layers import PagedAttention
-from izwi.model import UNKNOWN, Pick, Row
+from izwi.model.layers import PagedAttention
+from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.sequence import Sequence
-from izwi.tracks import Track
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import TextConfig, decode
 
 
 class TokenModel:
-    """The part of `izwi.model.Model` that does not depend on what the prompt is made of."""
+    """The part of `izwi.model.protocol.Model` that does not depend on what the prompt is made of."""
 
     num_inputs: int = 1
 

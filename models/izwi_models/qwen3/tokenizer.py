@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from izwi.checkpoint import read_json
+from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError
 
 # How text is cut before merging, as published in the family's tokenizer.json.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3_asr.config import (
     HEAD,

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.alignment import AlignedWord
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.audio.split import split_at_silence
-from izwi.capability import Capability
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.inputs import AlignmentInput
-from izwi.model import Backend, Family, Row
+from izwi.inputs.speech import AlignmentInput
+from izwi.model.alignment import AlignedWord
+from izwi.model.capability import Capability
+from izwi.model.protocol import Backend, Family, Row
+from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request
-from izwi.sequence import Sequence
-from izwi.tracks import Track
+from izwi.request.request import EncodeInput, Request
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
@@ -48,7 +48,7 @@ _NAMES = tuple(LANGUAGES.values())
 
 
 class Qwen3Aligner(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.AlignmentModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.AlignmentModel`."""
 
     capabilities = (Capability.ALIGN,)
 

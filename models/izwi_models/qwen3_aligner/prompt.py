@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig
 from izwi_models.qwen3_aligner.words import Word

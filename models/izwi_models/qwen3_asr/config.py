@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes

@@ -8,9 +8,9 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from izwi.arrays import Int64
-from izwi.model import Row
+from izwi.model.protocol import Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import (
@@ -28,7 +28,7 @@ _MAX_WINDOWS, _MAX_CLIPS = 16, 16  # per batch
 
 
 class WindowEncoder:
-    """The audio encoder on one device. Implements `izwi.encoders.PaddedEncoder`."""
+    """The audio encoder on one device. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
 
@@ -103,7 +103,7 @@ class WindowEncoder:
 
 
 class ClipEncoder:
-    """The same encoder for audio below 1 s. Implements `izwi.encoders.PaddedEncoder`."""
+    """The same encoder for audio below 1 s. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
 

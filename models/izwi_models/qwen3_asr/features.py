@@ -19,7 +19,7 @@ from izwi.audio.mel import (
     whisper_closing_frames,
     whisper_scaled,
 )
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3_asr.config import AudioConfig
 from izwi_models.qwen3_asr.prompt import window_kind
 

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.audio.split import split_at_silence
-from izwi.capability import Capability
-from izwi.checkpoint import tensor_names
+from izwi.checkpoints.folder import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.inputs import Transcript, TranscriptionInput
-from izwi.model import Backend, Family, Row
+from izwi.inputs.speech import Transcript, TranscriptionInput
+from izwi.model.capability import Capability
+from izwi.model.protocol import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request, SamplingParams
-from izwi.sequence import Sequence
+from izwi.request.request import EncodeInput, Request, SamplingParams
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head
@@ -72,7 +72,7 @@ _CODES = {name: code for code, name in LANGUAGES.items()}
 
 
 class Qwen3ASR(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.TranscriptionModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.TranscriptionModel`."""
 
     capabilities = (Capability.TRANSCRIBE,)
 

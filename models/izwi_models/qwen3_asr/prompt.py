@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
-from izwi.request import EncodeInput
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import AudioConfig, ThinkerConfig
 from izwi_models.qwen3_asr.text import TEXT_TAG

@@ -27,8 +27,8 @@ from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, 
 from izwi.audio.pauses import Float64, frame_levels_db, frame_samples
 from izwi.audio.split import cut_rules
 from izwi.errors import InvalidRequest
-from izwi.input_stream import PartialTranscript
-from izwi.request import EncodeInput
+from izwi.request.input_stream import PartialTranscript
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from izwi.errors import InvalidRequest
-from izwi.inputs import Transcript
+from izwi.inputs.speech import Transcript
 
 TEXT_TAG = "<asr_text>"
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence as Seq
 
-from izwi.chat import AnswerText
+from izwi.inputs.chat import AnswerText
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.tool_calls import CallReader
 
 
 class ChatReader:
-    """Parser of one answer. Implements `izwi.chat.AnswerReader`."""
+    """Parser of one answer. Implements `izwi.inputs.chat.AnswerReader`."""
 
     def __init__(
         self,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi.request import SamplingParams
+from izwi.request.request import SamplingParams
 from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
-from izwi.grammar import Grammar, answer_grammar, json_rule
+from izwi.inputs.chat import ChatInput, ToolChoice
+from izwi.inputs.grammar import Grammar, answer_grammar, json_rule
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.template import CALL, END_CALL
 

@@ -11,15 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from izwi.arrays import Int64
-from izwi.capability import Capability
-from izwi.chat import ChatInput, ToolChoice, num_characters
-from izwi.checkpoint import tensor_names
+from izwi.checkpoints.folder import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
-from izwi.grammar import Grammar
-from izwi.model import Backend, Family, Row
+from izwi.inputs.chat import ChatInput, ToolChoice, num_characters
+from izwi.inputs.grammar import Grammar
+from izwi.model.capability import Capability
+from izwi.model.protocol import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request, SamplingParams
-from izwi.sequence import Sequence
+from izwi.request.request import EncodeInput, Request, SamplingParams
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, logged_tokens, token_head
@@ -69,7 +69,7 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
 
 
 class Qwen3Chat(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.ChatModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.ChatModel`."""
 
     capabilities = (Capability.CHAT,)
 

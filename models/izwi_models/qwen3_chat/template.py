@@ -1,6 +1,6 @@
 """Turn a conversation into token ids by the checkpoint's own chat template.
 
-The template is executed as in transformers (`izwi.chat_template`), with the variables of
+The template is executed as in transformers (`izwi.sandbox.chat_template`), with the variables of
 `apply_chat_template`. Added tokens in the rendered text are encoded as tokens, with one exception:
 a control token (one flagged `special`, like <|im_end|>) in a message, a tool or a name is encoded
 as text, so that a caller can neither end nor begin a turn. Added tokens that are not special, like
@@ -17,10 +17,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from izwi.chat import ChatInput, ChatMessage, ToolChoice
-from izwi.chat_template import ChatTemplate as JinjaTemplate
-from izwi.checkpoint import read_json
+from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError, InvalidRequest
+from izwi.inputs.chat import ChatInput, ChatMessage, ToolChoice
+from izwi.sandbox.chat_template import ChatTemplate as JinjaTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 
 THINK, END_THINK = "<think>", "</think>"

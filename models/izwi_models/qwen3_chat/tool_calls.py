@@ -23,7 +23,7 @@ import json
 import re
 from enum import Enum
 
-from izwi.chat import CallText
+from izwi.inputs.chat import CallText
 from izwi_models.qwen3_chat.json_prefix import JsonPrefix
 from izwi_models.qwen3_chat.template import CALL, END_CALL
 

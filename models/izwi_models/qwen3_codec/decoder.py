@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi.ops.protocol import Array, AttentionSpec, Conv, Ops, Snake, Weights
 from izwi_models.qwen3_codec.config import CodecConfig, DecoderConfig
 from izwi_models.qwen3_codec.quantizer import dequantise

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 from izwi.ops import Array, Ops, Weights
-from izwi.sequence import Sequence
+from izwi.request.sequence import Sequence
 from izwi_models import qwen3_codec
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
 
@@ -15,7 +15,7 @@ _PEAK_ARRAYS = 4
 
 
 class Codec:
-    """The codec. Implements `izwi.tracks.Codec`.
+    """The codec. Implements `izwi.model.tracks.Codec`.
 
     Attributes:
         warms_up: Whether speech may continue a clip, because the checkpoint clones.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi_models.qwen3 import decoder
 

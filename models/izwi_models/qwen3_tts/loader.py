@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from izwi.checkpoint import read_json
+from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError
-from izwi.model import Backend, Family
+from izwi.model.protocol import Backend, Family
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from izwi.capability import Capability
-from izwi.encoders import PaddedEncoder
 from izwi.errors import InvalidRequest
-from izwi.inputs import SpeechInput, VoicePrompt
-from izwi.layers import PagedAttention
-from izwi.model import UNKNOWN, Pick, Row
+from izwi.inputs.speech import SpeechInput, VoicePrompt
+from izwi.model.capability import Capability
+from izwi.model.encoders import PaddedEncoder
+from izwi.model.layers import PagedAttention
+from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request
-from izwi.sequence import Sequence
-from izwi.tracks import Track
+from izwi.request.request import EncodeInput, Request
+from izwi.request.sequence import Sequence
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import prepare, speaker, talker
 from izwi_models.qwen3_tts.codec import Codec, voice_of
@@ -40,7 +40,7 @@ from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
 
 
 class Qwen3TTS:
-    """Implements `izwi.model.SpeechModel`."""
+    """Implements `izwi.model.protocol.SpeechModel`."""
 
     capabilities = (Capability.SPEAK,)
 

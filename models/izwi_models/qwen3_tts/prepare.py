@@ -14,8 +14,8 @@ from msgspec import structs
 
 from izwi.audio.mel import speaker_log_mel
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
-from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.request import EncodeInput, Request, SamplingParams
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi_models.qwen3_tts import prompt as prompts
 from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
 from izwi_models.qwen3_tts.prompt import Reference, Script

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from izwi.digests import digest_array, digest_ints
-from izwi.inputs import TextMode, VoicePrompt
-from izwi.request import EncodeInput
+from izwi.inputs.speech import TextMode, VoicePrompt
+from izwi.request.digests import digest_array, digest_ints
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3_tts.config import TTSConfig
 
 Int64 = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ ENCODE_CODES = "codes"  # (samples,) -> (frames, codebooks) int64
 
 
 class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
-    """The talker's prompt. Implements `izwi.request.Prompt`.
+    """The talker's prompt. Implements `izwi.request.request.Prompt`.
 
     Attributes:
         text: (positions,) text id of each position.

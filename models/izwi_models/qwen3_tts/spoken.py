@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from izwi.control_characters import ControlFilter
+from izwi.inputs.control_characters import ControlFilter
 from izwi_models.english.text import say_english, settled
 from izwi_models.qwen3_tts.cutting import Part, joined
 

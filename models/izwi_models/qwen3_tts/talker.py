@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from izwi.model import Pick
+from izwi.model.protocol import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig

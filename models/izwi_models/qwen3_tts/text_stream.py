@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from izwi.errors import InvalidRequest
-from izwi.input_stream import TextPart
-from izwi.inputs import SpeechInput, TextMode
-from izwi.request import Request
+from izwi.inputs.speech import SpeechInput, TextMode
+from izwi.request.input_stream import TextPart
+from izwi.request.request import Request
 from izwi_models.qwen3_tts.cutting import Cutter, Part
 from izwi_models.qwen3_tts.prepare import Checkpoint, draft
 from izwi_models.qwen3_tts.spoken import SpokenStream

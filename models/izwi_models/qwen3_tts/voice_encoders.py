@@ -24,7 +24,7 @@ def _max_clips() -> list[int]:
 
 
 class PaddedSpeakers:
-    """Encoder of log mel to speaker vectors. Implements `izwi.encoders.PaddedEncoder`."""
+    """Encoder of log mel to speaker vectors. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 0  # the frames of (frames, mel_dim)
 
@@ -61,7 +61,7 @@ class PaddedSpeakers:
 
 
 class PaddedCodes:
-    """Encoder of samples to frames of codes. Implements `izwi.encoders.PaddedEncoder`."""
+    """Encoder of samples to frames of codes. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 0  # the samples
 

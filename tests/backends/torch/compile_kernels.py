@@ -34,7 +34,7 @@ from izwi.backends.torch.triton.packed import widen_packed
 from izwi.backends.torch.triton.rows import PendingNorm, rms_norm, snake, swiglu, widen
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
 from izwi.backends.torch.triton.short_conv import StagedConv
-from izwi.layers import ConvSpec
+from izwi.model.layers import ConvSpec
 from izwi.ops.protocol import AttentionSpec
 
 TARGET = GPUTarget("cuda", 90, 32)

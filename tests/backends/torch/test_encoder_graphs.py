@@ -16,10 +16,10 @@ from izwi.audio.mel import whisper_log_mel
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
-from izwi.encoders import EncodesPadded
-from izwi.engine import Engine
-from izwi.inputs import AlignmentInput, TranscriptionInput
-from izwi.request import EncodeInput
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import AlignmentInput, TranscriptionInput
+from izwi.model.encoders import EncodesPadded
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import CLIP, cut_windows

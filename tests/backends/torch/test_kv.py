@@ -13,8 +13,8 @@ import torch
 from izwi.backends.torch.attention.slots import dequantize, quantize, stored_dtype
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.errors import InvalidRequest
-from izwi.layers import KVSpec
-from izwi.model import Row
+from izwi.model.layers import KVSpec
+from izwi.model.protocol import Row
 
 CPU = torch.device("cpu")
 SPEC = KVSpec(num_layers=3, num_kv_heads=2, head_dim=6)  # odd sizes on purpose

@@ -10,8 +10,8 @@ import torch
 from msgspec.structs import replace
 
 from izwi.backends.torch.sampler import Sampler, Suppressed, draw
-from izwi.request import SamplingParams
-from izwi.sequence import Sequence
+from izwi.request.request import SamplingParams
+from izwi.request.sequence import Sequence
 from tests.engine.toy import toy_request
 
 VOCAB, STOP = 50, 49

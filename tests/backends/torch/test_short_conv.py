@@ -15,7 +15,7 @@ from izwi.backends.torch.attention.slots import PlainSlots
 from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.backends.torch.ops import TorchOps
-from izwi.layers import ConvSpec, KVSpec, PagedAttention, ShortConv
+from izwi.model.layers import ConvSpec, KVSpec, PagedAttention, ShortConv
 from izwi.ops.protocol import AttentionSpec
 from tests.examples import examples
 

@@ -9,7 +9,7 @@ import torch
 
 from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.ops import TorchOps
-from izwi.layers import ConvSpec
+from izwi.model.layers import ConvSpec
 from tests.ops.devices import DEVICE, DTYPES, NEAR, normal
 
 triton_short_conv = pytest.importorskip("izwi.backends.torch.triton.short_conv")

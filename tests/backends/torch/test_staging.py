@@ -11,9 +11,9 @@ import torch
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
 from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
-from izwi.model import UNKNOWN, Row
-from izwi.request import Request, SamplingParams
-from izwi.sequence import Sequence
+from izwi.model.protocol import UNKNOWN, Row
+from izwi.request.request import Request, SamplingParams
+from izwi.request.sequence import Sequence
 from tests.engine.toy import ToyPrompt
 
 VOCABULARY = 100

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from izwi.backends.torch.state import StateArena
-from izwi.layers import StateSpec
+from izwi.model.layers import StateSpec
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
 from izwi.backends.torch.triton.attention_decode import PagedDecode
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.model import step
-from izwi.request import SamplingParams
-from izwi.sequence import Sequence
+from izwi.engine.engine import Engine
+from izwi.model.protocol import step
+from izwi.request.request import SamplingParams
+from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request

@@ -13,9 +13,9 @@ from torch import Tensor
 from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.request import Request, SamplingParams
-from izwi.runner.noise import uniforms
-from izwi.sequence import Sequence
+from izwi.request.request import Request, SamplingParams
+from izwi.request.sequence import Sequence
+from izwi.sampling.noise import uniforms
 from tests.ops.devices import DEVICE, normal
 
 VOCABULARY = 90

@@ -14,13 +14,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.audio.mel import speaker_log_mel
+from izwi.backends.padded import encode_together, padded_batches
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
-from izwi.engine import Engine
-from izwi.inputs import ReferenceClip, SpeechInput
-from izwi.request import EncodeInput
-from izwi.runner.padded import encode_together, padded_batches
+from izwi.engine.engine import Engine
+from izwi.inputs.speech import ReferenceClip, SpeechInput
+from izwi.request.request import EncodeInput
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import ENCODE_CODES, ENCODE_SPEAKER

@@ -16,7 +16,7 @@ from izwi.backends.protocol import PendingAudio
 from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.transfer import HostCopy
-from izwi.tracks import Track
+from izwi.model.tracks import Track
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Chunk sizes for decoding only the state of one stream: a clip is cut into chunks of these sizes.

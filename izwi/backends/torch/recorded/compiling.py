@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from izwi.backends.compilations import Compilation, report
 from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, Repeated
-from izwi.runner.compilations import Compilation, report
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.backends.torch.triton.sampling import RowSampling, draw, log_probabilities, take_last
 from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.cache.pages import pages_for
-from izwi.model import Model, RecordableModel, Row
-from izwi.sequence import Sequence
+from izwi.model.protocol import Model, RecordableModel, Row
+from izwi.request.sequence import Sequence
 
 # Batch sizes. Other sizes are padded to the next larger one.
 DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from izwi.backends.padded import Shape, pad_into, padded_batches, padded_shape
 from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
 from izwi.backends.torch.recorded.staging import StagedBuffer
-from izwi.encoders import PaddedEncoder
-from izwi.request import EncodeInput
-from izwi.runner.padded import Shape, pad_into, padded_batches, padded_shape
+from izwi.model.encoders import PaddedEncoder
+from izwi.request.request import EncodeInput
 
 _SIZES = (1, 2, 4, 6, 8, 12, 16)
 

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.backends.in_flight import InFlight
+from izwi.backends.memory_plan import GraphBytes
 from izwi.backends.protocol import PendingAudio
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.ops import TorchOps
@@ -26,14 +28,19 @@ from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.triton.attention_decode import takes_heads
 from izwi.config import EngineConfig
-from izwi.encoders import EncodesPadded
-from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row, last_positions
-from izwi.request import EncodeInput
-from izwi.runner.in_flight import InFlight
-from izwi.runner.logprobs import Logprobs, logprobs_of
-from izwi.runner.memory_plan import GraphBytes
-from izwi.sequence import Sequence
-from izwi.tracks import frame_track
+from izwi.model.encoders import EncodesPadded
+from izwi.model.protocol import (
+    Model,
+    Recordable,
+    RecordableModel,
+    RecordableTracks,
+    Row,
+    last_positions,
+)
+from izwi.model.tracks import frame_track
+from izwi.request.request import EncodeInput
+from izwi.request.sequence import Sequence
+from izwi.sampling.logprobs import Logprobs, logprobs_of
 
 # What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20

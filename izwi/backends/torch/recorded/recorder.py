@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from izwi.runner.compilations import Compilation, report
+from izwi.backends.compilations import Compilation, report
 
 
 class Recorded(Protocol):

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.model import Row
-from izwi.request import Request, TrackParams
-from izwi.runner.emitted import is_greedy, seen_ids
-from izwi.sequence import Sequence
+from izwi.model.protocol import Row
+from izwi.request.request import Request, TrackParams
+from izwi.request.sequence import Sequence
+from izwi.sampling.emitted import is_greedy, seen_ids
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
 _TABLE_STEP = 8  # pages; widths of tables are multiples of it

@@ -31,8 +31,8 @@ from izwi.backends.torch.recorded.staging import DrawnTrack, StagedRows
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
 from izwi.backends.torch.triton.sampling import take_last
-from izwi.model import Model, RecordableTracks, Row
-from izwi.sequence import Sequence
+from izwi.model.protocol import Model, RecordableTracks, Row
+from izwi.request.sequence import Sequence
 
 # Up to this many rows, decoder and sampling are one graph if all rows are on one track. More rows
 # rarely are, and the second launch is a smaller part of the step.

@@ -50,7 +50,7 @@ class DecodeTiles:
     scratch_warps: int
 
 
-# `python -m benchmarks.kernels --tune` prints the fastest tiles.
+# `python -m benchmarks.kernels.decode --tune` prints the fastest tiles.
 tiles = DecodeTiles(keys=64, warps=4, stages=2, scratch_warps=4)
 
 

@@ -39,7 +39,7 @@ class PromptTile(NamedTuple):
     stages: int
 
 
-# `python -m benchmarks.prompt_kernel` prints the fastest tiles: on an H200, for 2,048 positions
+# `python -m benchmarks.kernels.prompt` prints the fastest tiles: on an H200, for 2,048 positions
 # after 30,720, these reach 138, 334 and 373 TFLOP/s, and torch's attention 346.
 SMALL = PromptTile(queries=32, keys=64, warps=4, stages=2)
 MIDDLE = PromptTile(queries=64, keys=64, warps=4, stages=2)

@@ -32,7 +32,7 @@ class Tiles:
 # The fastest tiles that were measured: (rows, outputs, taps * channels) -> tiles, and for residual
 # units (rows, channels) -> tiles, or None for two convolutions. The rows are rounded up to a power
 # of two; a transposed convolution has stride * channels outputs. `python -m
-# benchmarks.codec_kernels --tune` prints these lines.
+# benchmarks.kernels.codec --tune` prints these lines.
 TILES: dict[tuple[int, int, int], Tiles] = {}
 UNIT_TILES: dict[tuple[int, int], Tiles | None] = {}
 

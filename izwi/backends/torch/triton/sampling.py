@@ -31,7 +31,7 @@ MAX_VOCABULARY = 8192  # of one program
 _CHUNK = 1024  # of a larger vocabulary
 # Candidates of chunks among which one program finds the largest. A sort of few is much faster.
 _MERGED = 1024
-# `python -m benchmarks.kernels --tune` prints the fastest tiles.
+# `python -m benchmarks.kernels.decode --tune` prints the fastest tiles.
 logits_per_warp = 512
 _SORTED_ROWS = 8  # in one pass: a sort of all logits takes about 40 bytes for each
 _SHORT_VOCABULARY = 1 << 16  # ids that fit beside 16 bits of a logit

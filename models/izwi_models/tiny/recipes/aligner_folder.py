@@ -14,7 +14,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from izwi.checkpoint import parse_config, read_json
+from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
 from izwi_models.tiny.recipes.settings import ALIGNER, TIMESTAMP

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from izwi.backends.torch.attention.dense import RopeTable, attend, rope_table
 from izwi.backends.torch.ops import TorchOps
-from izwi.inputs import TextMode, VoicePrompt
+from izwi.inputs.speech import TextMode, VoicePrompt
 from izwi.ops.protocol import AttentionSpec
 from izwi_models.qwen3.decoder import DecoderConfig, decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.inputs import TextMode
+from izwi.inputs.speech import TextMode
 from izwi_models.qwen3_codec.encoder import encode
 from izwi_models.tiny.recipes.augment import coloured_noise, no_speech
 from izwi_models.tiny.recipes.data import Corpus

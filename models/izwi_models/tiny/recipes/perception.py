@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.checkpoint import parse_config
+from izwi.checkpoints.folder import parse_config
 from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AsrConfig
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi.checkpoint import parse_config
+from izwi.checkpoints.folder import parse_config
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes

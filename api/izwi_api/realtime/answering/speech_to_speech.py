@@ -1,0 +1,101 @@
+"""Answers of speech-to-speech models: the conversation in their format, and the answer.
+
+The played part of an earlier answer is passed back as the log entries that the model emitted, so
+that the prefix cache finds the conversation. The part that was not played is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from izwi.engine_client.protocol import EngineClient
+from izwi.inputs.chat import Role
+from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
+from izwi_api.realtime.protocol.items import Content, Item
+from izwi_api.services.chat.answer import AnswerDelta
+from izwi_api.services.chat.cascade import AudioPiece
+from izwi_api.services.chat.speech_to_speech import ConversationAnswer
+
+# Shorter audio contains no word, and encoders need a minimum length.
+_LEAST_SAMPLES = 1600
+
+
+class LiveConversation:
+    """Adapts `izwi_api.services.chat.cascade.SpokenAnswer` to `LiveAnswer`."""
+
+    def __init__(self, engine: EngineClient, answer: ConversationAnswer, frame_ms: float):
+        self.answer, self.frame_ms = answer, frame_ms
+        self._engine = engine
+
+    @property
+    def sample_rate(self) -> int:
+        """Return the sample rate of the audio, in Hz."""
+        return self.answer.sample_rate
+
+    @property
+    def num_frames(self) -> int:
+        """Return the number of audio frames generated so far."""
+        return self.answer.num_frames
+
+    @property
+    def entries(self) -> Answer:
+        """Return the log entries generated so far: text tokens and frames."""
+        return self.answer.entries
+
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
+        """Yield text and audio as they are generated. Closing the iterator stops the generation."""
+        async with aclosing(self.answer.pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, AudioPiece):
+                    yield piece
+                else:
+                    yield AnswerDelta(content=piece.content)
+
+    def pause(self) -> None:
+        """Pause the model before its next step."""
+        self._engine.pause(self.answer.request_id)
+
+    def resume(self) -> None:
+        """Resume with the next entry."""
+        self._engine.resume(self.answer.request_id)
+
+    def abort(self) -> None:
+        """Abort the generation."""
+        self.answer.abort()
+
+
+def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
+    """Convert items to the conversation format of these models. Function calls are left out."""
+    turns: list[SpokenTurn] = []
+    for item in items:
+        parts = [made for part in item.content if (made := _part(part)) is not None]
+        if item.kind == "message" and parts:
+            turns.append(SpokenTurn(Role(item.role), tuple(parts)))
+    if not any(turn.role is not Role.SYSTEM for turn in turns):
+        turns.append(SpokenTurn(Role.USER, ("",)))  # a client may let the model speak first
+    return tuple(turns)
+
+
+def _part(part: Content) -> str | AudioContent | AnswerContent | None:
+    if part.kind == "input_audio" and part.audio is not None:
+        samples = part.read_samples()
+        if len(samples) >= _LEAST_SAMPLES:
+            return AudioContent(samples)
+    if part.entries:
+        played = played_entries(part)
+        return AnswerContent(played) if played else None
+    return part.played_text or None
+
+
+def played_entries(part: Content) -> Answer:
+    """Return the entries of an answer up to the last frame that was played at least partly."""
+    if part.played_ms is None:
+        return part.entries
+    num_frames = math.ceil(part.played_ms / part.frame_ms) if part.frame_ms else 0
+    for place, entry in enumerate(part.entries):
+        if num_frames <= 0:
+            return part.entries[:place]
+        num_frames -= len(entry) > 1
+    return part.entries

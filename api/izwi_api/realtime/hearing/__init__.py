@@ -1,0 +1,1 @@
+"""The user's audio: speech in it, echo and background, and its transcript."""

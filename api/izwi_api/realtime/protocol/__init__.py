@@ -1,0 +1,1 @@
+"""The Realtime protocol: events, settings, items, formats and errors."""

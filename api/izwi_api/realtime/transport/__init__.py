@@ -1,0 +1,1 @@
+"""Live sessions over WebRTC."""

@@ -1,0 +1,179 @@
+"""The HTTP app: endpoints, middleware, error handlers, and the engine's start and stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from izwi import __version__
+from izwi.engine_client.protocol import EngineClient
+from izwi.host.threads import use_few_threads
+from izwi_api.http import auth
+from izwi_api.http import errors as http_errors
+from izwi_api.http.app_state import AppState, set_state
+from izwi_api.http.audit import Audit, AuditLog
+from izwi_api.http.client_secrets import ClientSecrets
+from izwi_api.http.drain import Drain, Draining
+from izwi_api.http.head import Head
+from izwi_api.http.host_check import HostCheck
+from izwi_api.http.metrics import CountRequests, EngineFigures, HttpMetrics
+from izwi_api.http.request_id import RequestId
+from izwi_api.http.unread_body import CloseUnread
+from izwi_api.routes import ROUTERS
+from izwi_api.routes.openapi import REFUSALS
+from izwi_api.services.context import Registry, Services
+from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
+from izwi_api.services.models.aliases import AliasedEngine, AliasedRegistry
+from izwi_api.services.models.changes import ModelChanges
+from izwi_api.services.store.answers import StoredAnswers
+from izwi_api.services.store.completions import StoredCompletions
+from izwi_api.services.store.items import StoredItems
+from izwi_api.services.store.responses import StoredResponses
+from izwi_api.sessions.open_sessions import OpenSessions
+from izwi_api.settings import Access, Settings
+from izwi_api.usage.keys import KeyRing
+from izwi_api.usage.metering import CountedEngine
+from izwi_api.voices.references import References
+from izwi_api.voices.store import VoiceStore
+
+_PLAIN: dict[str, Any] = {
+    # otherwise a POST to ".../speech/" would get a 307, and its body would be sent twice
+    "redirect_slashes": False,
+    # FastAPI's pages load code from another server; `routes/page.py` serves /docs
+    "docs_url": None,
+    "redoc_url": None,
+}
+
+
+def create_app(
+    engine: EngineClient,
+    registry: Registry,
+    settings: Settings,
+    metrics_folder: Path | None = None,
+    kept: Path | None = None,
+) -> FastAPI:
+    """Build the app. It starts the engine on startup, and stops it on shutdown.
+
+    Args:
+        engine: The engine, not started.
+        registry: The served models.
+        settings: Settings of the API server.
+        metrics_folder: See `HttpMetrics`.
+        kept: File of earlier answers that API servers share, or None.
+
+    Raises:
+        InvalidRequest: The keys file is broken, or an alias names no served model.
+        OSError: The keys file cannot be read, or the audit log cannot be written.
+    """
+    access = settings.access
+    audit_log = None if access.audit_log is None else AuditLog(access.audit_log)
+    items = StoredItems(kept)
+
+    @asynccontextmanager
+    async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        use_few_threads()
+        engine.start()
+        sessions.start()
+        try:
+            yield
+        finally:
+            await sessions.close()
+            changes.stop()
+            await engine.stop()
+            decoder.stop()
+            references.stop()
+            items.close()
+            if audit_log is not None:
+                audit_log.close()
+
+    app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
+    metrics = HttpMetrics(metrics_folder)
+    metrics.registry.register(EngineFigures(engine))
+    counted = CountedEngine(engine, registry) if access.requires_key or audit_log else engine
+    decoder = _decoder(settings)
+    references = _references(settings)
+    voices = VoiceStore(settings.home / "voices")
+    models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
+    aliased = AliasedEngine(counted, models)
+    rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
+    services = Services(aliased, models, settings, voices, decoder, references, *rest)
+    client_secrets = ClientSecrets(settings.home, time.time)
+    sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
+    drain, changes = Drain(sessions), ModelChanges(engine, registry, offline=settings.offline)
+    begun_s, aliases = int(time.time()), models.aliases
+    state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
+    set_state(app, state)
+    _guard(app, access, settings.home / "counts", client_secrets)
+    _watch(app, settings, audit_log, metrics, drain)
+    return _routed(app)
+
+
+def _routed(app: FastAPI) -> FastAPI:
+    """Add the routes and the error handlers."""
+    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
+    for router in ROUTERS:
+        app.include_router(router, responses=REFUSALS)
+    return app
+
+
+def _earlier(items: StoredItems) -> tuple[StoredAnswers, StoredResponses, StoredCompletions]:
+    """Earlier answers of each kind, kept in one place."""
+    return StoredAnswers(items), StoredResponses(items), StoredCompletions(items)
+
+
+def _references(settings: Settings) -> References:
+    return References(
+        settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
+    )
+
+
+def _decoder(settings: Settings) -> Decoder:
+    workers = settings.decode_workers
+    return DecoderPool(workers, settings.home) if workers else InProcess(settings.home)
+
+
+def _watch(
+    app: FastAPI,
+    settings: Settings,
+    audit_log: AuditLog | None,
+    metrics: HttpMetrics,
+    drain: Drain,
+) -> None:
+    """Add the middleware that sees every request. The last one added runs first."""
+    if audit_log is not None:
+        app.add_middleware(Audit, log=audit_log)
+    app.add_middleware(CountRequests, metrics=metrics)
+    app.add_middleware(CloseUnread, pace=settings.pace)
+    app.add_middleware(Draining, drain=drain)
+    if settings.access.allowed_hosts is not None:
+        app.add_middleware(HostCheck, allowed=settings.access.allowed_hosts)
+    app.add_middleware(RequestId)
+
+
+def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSecrets) -> None:
+    """Add the middleware that authenticates, outside the one that answers HEAD."""
+    app.add_middleware(Head)
+    ring = KeyRing(access.api_keys_file, access.api_key_digest)
+    app.add_middleware(
+        auth.Auth,
+        ring=ring,
+        origins=access.cors_origins,
+        counts=counts,
+        client_secrets=client_secrets,
+    )
+    if access.cors_origins:
+        # Outside Auth: browsers send preflight requests without the key, and pages may read
+        # refusals.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.cors_origins,
+            allow_methods=("GET", "HEAD", "POST", "DELETE"),
+            allow_headers=("*",),  # the SDK sends a dozen headers of its own
+            expose_headers=auth.ANSWER_HEADERS,
+        )

@@ -1,0 +1,1 @@
+"""Answers to a conversation, in text and in speech."""

@@ -1,0 +1,103 @@
+"""Answer a conversation with a speech-to-speech model: text and audio from one request.
+
+Without HTTP: endpoints and live sessions answer through this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from uuid import uuid4
+
+from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.inputs.chat import AnswerReader, AnswerText
+from izwi.inputs.conversation import Answer, ConversationInput
+from izwi.request.request import Reason, Request
+from izwi_api.services.chat.cascade import AudioPiece
+from izwi_api.services.context import Registry, chunks_of, tokens_of
+
+
+class ConversationAnswer:
+    """An answer while it is made. Call `abort` to stop early.
+
+    Attributes:
+        request_id: Of the engine's request.
+        sample_rate: Sample rate of the audio, in Hz.
+        num_prompt_positions: Positions of the conversation, text and audio.
+        text: The text so far.
+        entries: The entries so far, to be sent back as `AnswerContent`.
+        num_frames: Frames of audio among them.
+        reason: Why it ended: `stop` or `length`; None before.
+    """
+
+    def __init__(
+        self, request: Request, stream: OutputStream, reader: AnswerReader, sample_rate: int
+    ):
+        self.request_id, self.sample_rate = request.request_id, sample_rate
+        self.num_prompt_positions = request.prompt.num_positions
+        self.text = ""
+        self.reason: Reason | None = None
+        self.num_frames = 0
+        self._entries: list[tuple[int, ...]] = []
+        self._stream, self._reader = stream, reader
+
+    @property
+    def entries(self) -> Answer:
+        """The entries so far."""
+        return tuple(self._entries)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, for usage."""
+        return self.num_prompt_positions
+
+    @property
+    def num_tokens(self) -> int:
+        """Text tokens so far."""
+        return len(self._entries) - self.num_frames
+
+    async def pieces(self) -> AsyncGenerator[AnswerText | AudioPiece]:
+        """Yield text and audio as they come; leaving early aborts the request.
+
+        Raises:
+            IzwiError: The engine failed.
+        """
+        try:
+            async for chunk in chunks_of(self._stream):
+                tokens = tokens_of(chunk)
+                new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
+                self._entries += new
+                self.num_frames += len(new) - len(tokens)
+                text = self._reader.read(tokens).content
+                if chunk.reason is not None:
+                    text += self._reader.close().content
+                self.text += text
+                if text:
+                    yield AnswerText("", text)
+                if chunk.pcm is not None and len(chunk.pcm):
+                    yield AudioPiece(chunk.pcm)
+                self.reason = chunk.reason
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Abort the request."""
+        self._stream.abort()
+
+
+async def open_conversation(
+    engine: EngineClient, registry: Registry, model_name: str, ask: ConversationInput
+) -> ConversationAnswer:
+    """Start an answer.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The model has another capability, or cannot do what was requested.
+        ContextTooLong: The conversation is too long.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.conversation(model_name)
+    request_id = f"talk-{uuid4().hex}"
+    request = await asyncio.to_thread(model.prepare_conversation, request_id, model_name, ask)
+    stream, reader = engine.submit(request), model.open_answer(request)
+    return ConversationAnswer(request, stream, reader, model.sample_rate)

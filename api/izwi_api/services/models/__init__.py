@@ -1,0 +1,1 @@
+"""Models by name: aliases, and loading at run time."""

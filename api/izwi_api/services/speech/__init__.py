@@ -1,0 +1,1 @@
+"""Speech of a text, whole or while it is written."""

@@ -1,0 +1,300 @@
+"""Speak a text: split it, keep a few pieces submitted, and return their audio in order.
+
+Without HTTP: endpoints and live sessions use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Protocol
+from uuid import uuid4
+
+import numpy as np
+from msgspec.structs import replace
+
+from izwi.audio.encode import StreamEncoder
+from izwi.audio.tempo import StreamTempo
+from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.errors import InvalidRequest, Overloaded
+from izwi.inputs.speech import SpeechInput
+from izwi.model.protocol import SpeechModel
+from izwi.model.tracks import Track
+from izwi.request.request import Chunk, Request
+from izwi_api.services.context import Registry, chunks_of, frames_of
+from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
+from izwi_api.usage.metering import current_usage
+
+# Pieces of a text that are submitted at a time, including the one being read. Each lasts some
+# seconds, which is enough for playback without gaps; more would only delay other callers.
+PIECES_AHEAD = 8
+_SEED_RANGE = 1 << 63
+_MORE_CHARACTERS = 4096  # characters that pronunciations may add to a text
+
+
+class AudioSource(Protocol):
+    """Speech in progress, of a complete text or of one that is still being written."""
+
+    sample_rate: int
+
+    def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order."""
+        ...
+
+
+class Speech:
+    """The audio of a text while it is made. Call `abort` to stop early.
+
+    The first pieces are submitted at once. Each time that one has been read to its end, the next
+    one is submitted. So a reader that reads nothing costs only the first ones, and a long text
+    leaves room for other requests.
+
+    Attributes:
+        sample_rate: Sample rate of the audio, in Hz.
+        num_prompt_positions: Prompt positions of all pieces, for usage.
+        num_frames: Frames generated so far.
+        texts: Its pieces, in order.
+        tracks: The speech model's tracks.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        texts: Sequence[str],
+        requests: Sequence[Request],
+        model: SpeechModel,
+        pauses: Mapping[int, float] | None = None,
+    ):
+        """Submit the first pieces. Raises as `open_speech`.
+
+        Args:
+            engine: The engine that runs the model.
+            texts: The pieces, in order.
+            requests: One for each piece.
+            model: The model that speaks.
+            pauses: Seconds of silence before a piece, by its index; silence after the last piece
+                has the index `len(texts)`.
+        """
+        self.texts, self.sample_rate = texts, model.sample_rate
+        self.tracks = model.tracks
+        self._pauses = pauses or {}
+        self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
+        self.num_frames = 0
+        self._engine = engine
+        self._streams: deque[OutputStream] = deque()  # submitted and not read to their ends
+        self._submitted: deque[Request] = deque()  # the request of each stream
+        self._later = deque(requests)
+        usage = current_usage.get()
+        self._usage = None if usage is None or usage.counts_itself else usage
+        self._start()
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order; leaving early aborts all of them.
+
+        Raises:
+            IzwiError: A piece failed.
+        """
+        try:
+            for number in itertools.count():
+                if number in self._pauses:
+                    yield silence(self._pauses[number], self.sample_rate)
+                if not self._streams:
+                    break
+                async for chunk in chunks_of(self._streams[0]):
+                    self.num_frames += len(frames_of(chunk, self.tracks))
+                    yield chunk
+                self._streams.popleft()
+                self._submitted.popleft()
+                self._follow()
+        except Overloaded:
+            self._submitted.popleft()  # the engine refunds refused requests itself
+            self._refund([*self._submitted, *self._later])
+            raise
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Abort all running pieces, and submit no more."""
+        self._later.clear()
+        for stream in self._streams:
+            stream.abort()
+
+    def _start(self) -> None:
+        # background work has no playback to run ahead of
+        num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
+        first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
+        # a key without enough quota for the whole text is refused before any audio
+        if self._usage is not None:
+            self._usage.charge(characters=sum(map(_num_characters, self._later)))
+        try:
+            self._submit(first)
+        except BaseException:
+            self._refund(self._later)
+            raise
+
+    def _follow(self) -> None:
+        """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
+        if self._later:
+            request = self._later.popleft()
+            self._refund([request])  # the engine charges for what it accepts
+            self._submit([request])
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        self._streams += self._engine.submit_all(requests)
+        self._submitted += requests
+
+    def _refund(self, requests: Iterable[Request]) -> None:
+        if self._usage is not None:
+            self._usage.refund(characters=sum(map(_num_characters, requests)))
+
+
+class CollectedCodes:
+    """A speech whose codes are collected, to be sent with its audio.
+
+    Attributes:
+        sample_rate: Sample rate of the audio, in Hz.
+    """
+
+    def __init__(self, speech: AudioSource, tracks: Sequence[Track]):
+        self.sample_rate = speech.sample_rate
+        self._speech, self._tracks = speech, tracks
+        self._codes: list[list[int]] = []
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks; raises as those of the speech do."""
+        async with aclosing(self._speech.chunks()) as chunks:
+            async for chunk in chunks:
+                self._codes += frames_of(chunk, self._tracks).tolist()
+                yield chunk
+
+    def take(self) -> list[list[int]]:
+        """Return the codes since the last call: one list of codebook ids for each frame."""
+        codes, self._codes = self._codes, []
+        return codes
+
+
+async def open_speech(
+    engine: EngineClient,
+    registry: Registry,
+    model_name: str,
+    ask: SpeechInput,
+    *,
+    streams: bool = True,
+) -> Speech:
+    """Start to speak a text.
+
+    Args:
+        engine: The engine that runs the model.
+        registry: The served models.
+        model_name: The speech model.
+        ask: The text, and how to speak it.
+        streams: The audio is played while it is made; otherwise it is background work.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The text cannot be spoken as asked.
+        QuotaExceeded: The caller's key has too few characters left; nothing was started.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.speech(model_name)
+    texts, requests, pauses = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
+    return Speech(engine, texts, requests, model, pauses)
+
+
+def silence(seconds: float, sample_rate: int) -> Chunk:
+    """Return a chunk of silence."""
+    samples = np.zeros(round(seconds * sample_rate), np.float32)
+    return Chunk("", np.zeros((0, 1), np.int64), pcm=samples)
+
+
+async def encoded_audio(
+    speech: AudioSource, encoder: StreamEncoder, speed: float = 1.0
+) -> AsyncGenerator[bytes]:
+    """Yield a speech as the bytes of an audio file, as they become available.
+
+    Raises:
+        IzwiError: A piece failed; the file is incomplete.
+    """
+    tempo = StreamTempo(speech.sample_rate, speed)
+    async with aclosing(speech.chunks()) as chunks:
+        async for chunk in chunks:
+            if chunk.pcm is None or chunk.pcm.size == 0:
+                continue
+            content = encoder.write(tempo.write(chunk.pcm))
+            if content:
+                yield content
+    content = encoder.write(tempo.finish()) + encoder.finish()
+    if content:
+        yield content
+
+
+def new_speech_id() -> str:
+    """Return a new id of a speech; its pieces are `{id}-{number}`, played in order."""
+    return f"speech-{uuid4().hex}"
+
+
+def piece_seed(seed: int, index: int) -> int:
+    """Return the seed of a piece: equal noise in every piece would repeat an unlucky draw.
+
+    The first piece keeps the caller's seed, whatever its sign.
+    """
+    return seed if index == 0 else (seed + index) % _SEED_RANGE
+
+
+def _prepare(
+    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+) -> tuple[list[str], list[Request], dict[int, float]]:
+    if not ask.text.strip():
+        raise InvalidRequest("there is no text to say", param="input")
+    speech_id = new_speech_id()
+    texts, pauses = _split(model, ask)
+    requests: list[Request] = []
+    for index, text in enumerate(texts):
+        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index), pronunciations=None)
+        request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
+        piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
+        requests.append(piece)
+    return texts, requests, pauses
+
+
+def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
+    """Return the pieces of a text, and the seconds of silence before each, by index.
+
+    Raises:
+        InvalidRequest: Nothing in it can be spoken, or a pronunciation is invalid.
+    """
+    texts: list[str] = []
+    pauses: dict[int, float] = {}
+    unsayable: InvalidRequest | None = None
+    parts = spoken_parts(ask.text, Pronunciations(ask.pronunciations))
+    num_characters = sum(len(part) for part in parts if isinstance(part, str))
+    if num_characters > 2 * len(ask.text) + _MORE_CHARACTERS:
+        raise InvalidRequest(
+            f"pronunciations make the text {num_characters} characters long instead "
+            f"of {len(ask.text)}; at most twice as many plus {_MORE_CHARACTERS} are "
+            "allowed",
+            param="pronunciations",
+        )
+    for part in parts:
+        if isinstance(part, Pause):
+            pauses[len(texts)] = pauses.get(len(texts), 0.0) + part.seconds
+        elif part.strip():
+            try:
+                texts += model.split_text(part)
+            except InvalidRequest as error:  # nothing between two pauses can be spoken
+                unsayable = unsayable or error
+    if sum(pauses.values()) > MAX_PAUSES_S:
+        raise InvalidRequest(
+            f"the pauses of a text last at most {MAX_PAUSES_S:g} s together", param="input"
+        )
+    if not texts:
+        raise unsayable or InvalidRequest("there is no text to say", param="input")
+    return texts, pauses
+
+
+def _num_characters(request: Request) -> int:
+    """Return what a piece counts against a key's quota; see `izwi_api.usage.metering`."""
+    return len(request.ask.text) if isinstance(request.ask, SpeechInput) else 0

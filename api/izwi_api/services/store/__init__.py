@@ -1,0 +1,1 @@
+"""Answers and conversations kept by id, for an hour."""

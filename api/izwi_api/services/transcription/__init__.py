@@ -1,0 +1,1 @@
+"""Transcripts and word times, of files and of audio that arrives."""

@@ -1,0 +1,226 @@
+"""WebSocket /v1/audio/transcriptions/stream: transcribe audio while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, WebSocket
+
+from izwi.audio.pcm import from_s16le
+from izwi.audio.resample import StreamResampler
+from izwi.errors import InvalidRequest, IzwiError, TooLarge
+from izwi_api.http.errors import body_of, error_body, is_internal
+from izwi_api.http.live_socket import serve_socket
+from izwi_api.schemas.transcription_stream import (
+    MAX_BYTES,
+    InputCancel,
+    InputDone,
+    SessionClose,
+    SessionConfig,
+    parse_message,
+)
+from izwi_api.services.context import Services
+from izwi_api.services.live_engine import LiveEngine
+from izwi_api.services.transcription.live import (
+    SAMPLE_RATE,
+    LiveTranscription,
+    PartialText,
+    SegmentText,
+    default_streaming_model,
+    open_live_transcription,
+)
+from izwi_api.sessions.core import Message, Session
+from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
+from izwi_api.sessions.limits import SessionLimits
+from izwi_api.usage.metering import current_usage
+
+logger = logging.getLogger(__name__)
+router = APIRouter()
+
+LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
+
+
+@router.websocket("/v1/audio/transcriptions/stream")
+async def stream_transcription(socket: WebSocket) -> None:
+    """Transcribe audio while it arrives."""
+    services: Services = socket.app.state.izwi.services
+    services = replace(services, engine=LiveEngine(services.engine))
+    await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
+
+
+class _Utterance:
+    """One utterance, from its first samples to its `input.done`."""
+
+    def __init__(self, live: LiveTranscription, rate: int):
+        self.live = live
+        self.seconds = 0.0
+        self.is_cancelled = False
+        self._rate, self._half = rate, b""
+        self._resampler = StreamResampler(rate, SAMPLE_RATE)
+
+    async def write(self, data: bytes) -> None:
+        """Add bytes, split anywhere; wait while the model is half a minute behind."""
+        data = self._half + data
+        size = len(data) - len(data) % 2
+        self._half = data[size:]
+        self.seconds += size / 2 / self._rate
+        await self.live.feed(self._resampler.write(from_s16le(data[:size])))
+
+    async def finish(self) -> None:
+        """End the utterance."""
+        await self.live.feed(self._resampler.finish())
+        await self.live.finish()
+
+
+class _TranscriptionSession:
+    """A `Service` that transcribes the audio of one client."""
+
+    def __init__(self, session: Session, services: Services):
+        self._session, self._services = session, services
+        self._config = SessionConfig()
+        self._utterance: _Utterance | None = None
+        self._begun, self._written = asyncio.Event(), asyncio.Event()
+        self._is_closing = False
+        self._usage = current_usage.get()
+        if self._usage is not None:
+            self._usage.counts_itself = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an utterance is being completed."""
+        return self._is_closing
+
+    def begin(self) -> None:
+        """Do nothing: the client sends the first message."""
+
+    def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return the task that sends transcripts."""
+        return (self._tell(),)
+
+    def tick(self, now_s: float) -> None:
+        """Do nothing: the limits of every session are enough."""
+
+    def close(self) -> None:
+        """Abort what still runs."""
+        if self._utterance is not None:
+            self._utterance.live.abort()
+
+    def report(self, error: Exception) -> None:
+        """Report a bad message, or why the session ends."""
+        if isinstance(error, SessionOver):
+            kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
+            reported = error_body(str(error), kind, code=error.code)
+        elif isinstance(error, IzwiError):
+            reported = body_of(error)
+        else:
+            reported = error_body("internal error", "server_error", code="internal_error")
+        if is_internal(error) and not isinstance(error, SessionOver):
+            logger.error("a transcription session continues after a failure", exc_info=error)
+        self._session.put(json.dumps({"type": "error", **reported}))
+
+    # -- input -----------------------------------------------------------------------------------
+    async def take(self, message: Message) -> None:
+        """Handle audio, or a message about it."""
+        if self._is_closing:
+            return  # only disconnects are still of interest
+        if isinstance(message, bytes):
+            await self._append_audio(message)
+            return
+        match parse_message(message):
+            case SessionConfig() as config:
+                await self._configure(config)
+            case InputDone():
+                await self._finish()
+            case InputCancel():
+                if self._utterance is not None:
+                    self._utterance.is_cancelled = True
+                    self._utterance.live.abort()
+                    await self._written.wait()
+            case SessionClose():
+                self._is_closing = True
+                await self._finish()
+                raise SessionOver("", "", 1000, is_told=False)
+
+    async def _configure(self, config: SessionConfig) -> None:
+        if self._utterance is not None:
+            raise InvalidRequest("a recording is still open; send input.done first", param="type")
+        # the model's refusal is reported now, not after the first audio
+        await (await self._open(config)).__aexit__()
+        self._config = config
+
+    async def _open(self, config: SessionConfig) -> LiveTranscription:
+        services = self._services
+        name = config.model or default_streaming_model(services.registry)
+        return await open_live_transcription(
+            services.engine,
+            services.registry,
+            name,
+            language=config.language,
+            context=config.prompt,
+            chunk_s=config.chunk_s,
+        )
+
+    async def _append_audio(self, data: bytes) -> None:
+        if len(data) > MAX_BYTES:
+            raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
+        if self._usage is not None:
+            self._usage.charge(heard_s=len(data) / 2 / self._config.sample_rate)
+        if self._utterance is None:
+            self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
+            self._written.clear()
+            self._begun.set()
+        with suppress(IzwiError):  # `_tell` reports it
+            await self._utterance.write(data)
+
+    async def _finish(self) -> None:
+        if self._utterance is None:
+            return
+        with suppress(IzwiError):
+            await self._utterance.finish()
+        await self._written.wait()
+
+    # -- output ----------------------------------------------------------------------------------
+    async def _tell(self) -> None:
+        """Send the transcripts of the utterances in order."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            utterance = self._utterance
+            assert utterance is not None
+            texts: list[str] = []
+            try:
+                async with utterance.live:
+                    async for event in utterance.live:
+                        await self._session.send(json.dumps(_event_json(event)))
+                        if isinstance(event, SegmentText):
+                            texts.append(event.text.strip())
+            except Exception as error:
+                self.report(error)
+            self._utterance = None
+            done = {
+                "type": "transcript.done",
+                "text": " ".join(filter(None, texts)),
+                "cancelled": utterance.is_cancelled,
+                "usage": {"type": "duration", "seconds": round(utterance.seconds, 3)},
+            }
+            await self._session.send(json.dumps(done))
+            self._written.set()
+
+
+def _event_json(event: PartialText | SegmentText) -> dict[str, object]:
+    place = {
+        "segment": event.segment,
+        "start": round(event.start_s, 3),
+        "end": round(event.end_s, 3),
+        "language": event.language or None,
+    }
+    if isinstance(event, SegmentText):
+        return {"type": "transcript.segment", **place, "text": event.text}
+    words = {"stable": event.stable, "unstable": event.unstable}
+    return {"type": "transcript.partial", **place, **words}

@@ -1,0 +1,1 @@
+"""Keys of callers: their limits, what they have used, and metering at the engine."""

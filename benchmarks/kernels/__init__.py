@@ -1,0 +1,1 @@
+"""Benchmarks of kernels and codecs on a device."""

@@ -1,0 +1,1 @@
+"""Benchmarks of live voice and speech to speech."""

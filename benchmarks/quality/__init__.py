@@ -1,0 +1,1 @@
+"""How well the embedded checkpoints speak and hear."""

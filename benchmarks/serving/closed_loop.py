@@ -1,0 +1,75 @@
+"""Measure throughput and time to first audio of c clients in a closed loop.
+
+The server runs in its own process: a published size with random weights on a GPU, the embedded
+voice elsewhere. Each client requests the next utterance when the last one has ended; all
+utterances have the same number of frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.serving.listeners import (
+    Listened,
+    arguments,
+    connect,
+    figures,
+    listen,
+    measure_server,
+    open_connections,
+)
+
+
+async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
+    """Keep a number of listeners busy until each has received a number of utterances."""
+    played: list[Listened] = []
+    async with connect(url, streams) as client:
+
+        async def slot(place: int) -> None:
+            for turn in range(rounds):
+                one = await listen(client, model, turn * streams + place)
+                played.append(one)
+
+        await open_connections(client, streams)  # before the clock starts
+        began = time.perf_counter()
+        await asyncio.gather(*(slot(place) for place in range(streams)))
+        wall_s = time.perf_counter() - began
+    return {
+        "loop": "closed",
+        "streams": streams,
+        **figures(played),
+        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in played])), 4),
+        "audio_s_per_s": round(sum(one.audio_s for one in played) / wall_s, 1),
+    }
+
+
+async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure each level, after one that warms the server up."""
+    rows = []
+    await run_level(url, options.size, min(4, max(options.streams)), 2)
+    for streams in options.streams:
+        rows.append(await run_level(url, options.size, streams, options.rounds))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = arguments(__doc__)
+    levels = [1, 8, 16, 32, 64, 128] if on_gpu else [1, 2, 4, 8]
+    parser.add_argument("--streams", type=int, nargs="+", default=levels)
+    rounds = 16 if on_gpu else 4
+    parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each client")
+    options = parser.parse_args()
+    most = max(options.streams)
+    measure_server("closed_loop", measure, options, most)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Checkpoints: fetched, read, and served by name."""

@@ -1,0 +1,272 @@
+"""The registry of served models by name. Finds families through their entry point."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+from izwi.checkpoints.folder import read_json
+from izwi.checkpoints.hub import Progress, Report, fetch, is_hub_id
+from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
+from izwi.model.capability import Capability
+from izwi.model.protocol import (
+    Backend,
+    Capable,
+    ChatModel,
+    ConversationModel,
+    Family,
+    SpeechModel,
+    TranscriptionModel,
+)
+
+ENTRY_POINT = "izwi.models"
+# Names that an operator may give to a model.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+
+
+def families() -> dict[str, list[Family]]:
+    """Return families by the `model_type` that they load, from all installed distributions.
+
+    Families of the same type are sorted, those with the strictest check first.
+    """
+    found: dict[str, list[Family]] = {}
+    for point in entry_points(group=ENTRY_POINT):
+        for family in point.load():
+            found.setdefault(family.model_type, []).append(family)
+    return {name: sorted(same, key=lambda f: f.fits is None) for name, same in found.items()}
+
+
+def embedded() -> dict[str, Path]:
+    """Return the checkpoint folders that are part of installed families, by name.
+
+    Families are not imported for it: a supervisor knows none.
+    """
+    places = (
+        Path(place) / "tiny"
+        for point in entry_points(group=ENTRY_POINT)
+        if (spec := find_spec(point.module))
+        for place in spec.submodule_search_locations or ()
+    )
+    return {
+        folder.name: folder
+        for place in places
+        if place.is_dir()
+        for folder in sorted(place.iterdir())
+        if (folder / "config.json").is_file()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that was read from its folder."""
+
+    model: Capable
+    fingerprint: str
+
+
+class Registry:
+    """Loaded models by the name under which they are served."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._families = families()
+        self.models: dict[str, Capable] = {}
+        self._fingerprints: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
+
+    def load(self, source: str, name: str | None = None, *, offline: bool = False) -> str:
+        """Load a checkpoint and serve it.
+
+        Args:
+            source: A folder, the name of an embedded checkpoint, or a hub id (org/name); a prefix
+                `NAME=` sets the name.
+            name: Served name; by default the embedded name, the hub id, or the folder's name.
+            offline: Never ask the hub; a hub id must be in the local cache.
+
+        Returns:
+            The served name.
+
+        Raises:
+            ModelNotFound: There is no such checkpoint.
+            CheckpointError: The checkpoint is broken; the error names the problem.
+        """
+        known, folder = named(source, offline=offline)
+        name = name or known
+        if Path(source).is_dir() or known != source:
+            self._folders[name] = folder
+        self.serve(name, self.read(folder))
+        return name
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Return the folder for a name from an untrusted caller; paths are never accepted.
+
+        Args:
+            name: Name of a folder that was loaded before, of an embedded checkpoint, or a hub id.
+            offline: Never ask the hub.
+            report: Called with the progress of the hub's files.
+
+        Raises:
+            ModelNotFound: The name is none of these, or the hub has no such id.
+        """
+        folder = self._folders.get(name) or embedded().get(name)
+        if folder is not None:
+            return folder
+        if not is_hub_id(name):
+            raise ModelNotFound(
+                f"no model {name!r}: neither a hub id nor one of "
+                f"{', '.join(sorted({*self._folders, *embedded()}))}",
+                param="model",
+            )
+        if report is not None:
+            report(Progress("downloading"))
+        return fetch(name, offline=offline, report=report)
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint without serving it. Raises CheckpointError."""
+        return Loaded(self._family(folder).load(folder, self._backend), _fingerprint(folder))
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        # New dictionaries: other threads go through the old ones.
+        self.models = {**self.models, name: loaded.model}
+        self._fingerprints = {**self._fingerprints, name: loaded.fingerprint}
+
+    def unload(self, name: str) -> None:
+        """Remove a model, but keep the location of its folder. Raises ModelNotFound."""
+        self.model(name)
+        self.models = {other: model for other, model in self.models.items() if other != name}
+
+    def names(self) -> list[str]:
+        """Names of all models, in the order in which they were loaded."""
+        return list(self.models)
+
+    def model(self, name: str) -> Capable:
+        """Return a model by name.
+
+        Raises:
+            ModelNotFound: No such model is served.
+        """
+        if name not in self.models:
+            raise ModelNotFound(f"no model {name!r} is served here", param="model")
+        return self.models[name]
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint, as a cache key of its results.
+
+        Raises:
+            ModelNotFound: No such model is served.
+        """
+        self.model(name)
+        return self._fingerprints[name]
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks.
+
+        Raises:
+            ModelNotFound: No such model is served.
+            InvalidRequest: The model does not speak.
+        """
+        return cast(SpeechModel, self._able(name, Capability.SPEAK))
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes; raises as `speech` does."""
+        return cast(TranscriptionModel, self._able(name, Capability.TRANSCRIBE))
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text; raises as `speech` does."""
+        return cast(ChatModel, self._able(name, Capability.CHAT))
+
+    def conversation(self, name: str) -> ConversationModel:
+        """Return a speech-to-speech model; raises as `speech` does."""
+        return cast(ConversationModel, self._able(name, Capability.CONVERSE))
+
+    def default(self, capability: Capability) -> str:
+        """Return the name of the first model with a capability.
+
+        Raises:
+            ModelNotFound: No model has it.
+        """
+        for name, model in self.models.items():
+            if capability in model.capabilities:
+                return name
+        raise ModelNotFound(f"no model for {capability} is served here", param="model")
+
+    def _family(self, folder: Path) -> Family:
+        values = read_json(folder / "config.json")
+        # without a model_type, use the saved class name
+        saved = values.get("architectures")
+        first = saved[0] if isinstance(saved, list) and saved else None
+        model_type = str(values.get("model_type", first))
+        for family in self._families.get(model_type, ()):
+            if family.fits is None or family.fits(values):
+                return family
+        known = sorted(self._families)
+        raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
+
+    def _able(self, name: str, capability: Capability) -> Capable:
+        model = self.model(name)
+        if capability not in model.capabilities:
+            able = ", ".join(model.capabilities)
+            raise InvalidRequest(f"model {name!r} does {able}, not {capability}", param="model")
+        return model
+
+
+def find(source: str, *, offline: bool = False) -> Path:
+    """Return the folder of a checkpoint: a path, an embedded name, or a hub id to fetch.
+
+    Raises:
+        ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
+    """
+    path = Path(source).expanduser()
+    if source and path.is_dir():  # an empty name would be the current folder
+        return path
+    here = embedded()
+    if source in here:
+        return here[source]
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise ModelNotFound(
+            f"no checkpoint {source!r}: neither a folder, a hub id like Qwen/Qwen3-ASR-0.6B, nor "
+            f"one of {', '.join(sorted(here))}",
+            param="model",
+        )
+    return fetch(source, offline=offline)
+
+
+def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
+    """Return the name under which a checkpoint is served, and its folder.
+
+    Args:
+        source: As for `find`, optionally after `NAME=`. Without a name, the embedded name, the hub
+            id or the folder's name is used.
+        offline: Never ask the hub.
+
+    Raises as `find`.
+    """
+    name, equals, rest = source.partition("=")
+    if equals and _NAME.fullmatch(name) and not Path(source).expanduser().is_dir():
+        return name, find(rest, offline=offline)
+    folder = find(source, offline=offline)
+    return folder.resolve().name if Path(source).is_dir() else source, folder
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return a hash of the configuration, and of the ends and sizes of the weight files.
+
+    It includes files of other checkpoints' folders that an index refers to.
+    """
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    found = set(folder.rglob("*.safetensors"))
+    for index in folder.rglob("*.safetensors.index.json"):
+        found.update(index.parent / name for name in read_json(index)["weight_map"].values())
+    for path in sorted(found):
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 16))
+            size = file.seek(0, 2)
+            file.seek(max(0, size - (1 << 16)))
+            digest.update(file.read() + str(size).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The loop, the models in it, and the thread that steps it."""

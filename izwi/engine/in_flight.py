@@ -1,0 +1,140 @@
+"""Steps in flight: their launch, and the predicted state that the next step is planned with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from izwi.arrays import Float32
+from izwi.backends.protocol import PendingAudio
+from izwi.model.protocol import Row
+from izwi.request.sequence import Sequence
+from izwi.request.track_log import Following
+from izwi.runner.runner import Drawn, Forward
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.playback import frames_to_vocode
+from izwi.scheduler.work import Work
+
+
+class Launched:
+    """A step in flight.
+
+    Attributes:
+        work: The planned work.
+        failed: Errors, by arrival of the sequence.
+        rows: Rows of the forward pass.
+        forward: Waits for the rows' results; None if the pass was not launched.
+        began_s: Time of the launch, on the engine's clock.
+        seconds: Duration of the launch.
+        num_compiled: `Runner.num_compiled` before it was launched.
+        reads_log: The next step cannot be planned before its results are known.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        failed: dict[int, BaseException],
+        rows: Seq[Row],
+        forward: Forward | None,
+        began_s: float,
+        num_compiled: int,
+    ):
+        self.work, self.failed, self.rows = work, failed, rows
+        self.forward, self.began_s, self.seconds = forward, began_s, 0.0
+        self.num_compiled = num_compiled
+        self.reads_log = any(row.sequence.drawing.reads_log for row in rows)
+        self._epochs = [row.sequence.pending.epoch for row in rows]
+        self._vocoded: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
+
+    @property
+    def size(self) -> StepWork:
+        """Work that ends with the step; later audio is computed during the next one."""
+        lengths = [stop - start for _, start, stop in self.rows]
+        return StepWork.of(lengths, len(self.work.encode), ())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has finished, so that waiting for results would not block."""
+        return self.forward is not None and self.forward.is_done
+
+    def fresh(self) -> list[bool]:
+        """Return for each row whether its sequence has kept its pages since the launch."""
+        pairs = zip(self.rows, self._epochs, strict=True)
+        return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
+
+    def predict(self, limit: Callable[[Sequence], int], following: Following) -> None:
+        """Predict the state of the sequences at the end of this step.
+
+        Args:
+            limit: Returns the number of entries at which a sequence ends.
+            following: The model's function for the next track, if it has several.
+        """
+        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
+            sequence.kv.num_computed = stop
+            pending = sequence.pending
+            entries = len(sequence.emitted) + pending.entries
+            if stop == sequence.num_prompt + entries:  # this row emits
+                pending.entries += 1
+                pending.ends = entries + 1 >= limit(sequence)
+                tracks = sequence.tracks
+                if tracks is not None and tracks.launch(following, sequence.request):
+                    pending.ends = True
+        for sequence, chunk in self.work.vocode:
+            pending = sequence.pending
+            num_pending = sequence.num_frames - sequence.audio.num_vocoded - pending.frames
+            ended = sequence.status.ended or pending.ends
+            frames = frames_to_vocode(num_pending, chunk, ended=ended)
+            if frames:
+                pending.frames += frames
+                pending.chunks += 1
+                self._vocoded.append((sequence, sequence.pending.epoch, frames))
+
+    def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
+        """Reconcile the prediction with the results.
+
+        Args:
+            rows: The rows whose sequences have kept their pages.
+            every: The results of each row.
+        """
+        for row, drawn in zip(rows, every, strict=True):
+            pending = row.sequence.pending
+            if isinstance(drawn, BaseException) or drawn.entries:
+                pending.entries -= 1
+                pending.ends = pending.ends and pending.entries > 0
+        for sequence, epoch, frames in self._vocoded:
+            if sequence.pending.epoch == epoch:
+                sequence.pending.frames -= frames
+                sequence.pending.chunks -= 1
+
+
+@dataclass(slots=True)
+class Results:
+    """The results of a step.
+
+    Attributes:
+        work: The planned work.
+        failed: Errors, by arrival of the sequence.
+        drawn: Rows that ran: sequence, drawn entries, computed positions.
+        seconds: Duration so far.
+        num_compiled: `Runner.num_compiled` before the step.
+    """
+
+    work: Work
+    failed: dict[int, BaseException] = field(default_factory=dict)
+    drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
+    seconds: float = 0.0
+    num_compiled: int = 0
+
+
+def awaited(
+    begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
+) -> dict[int, Float32]:
+    """Wait for pieces of audio; return them by arrival, and add errors to the results."""
+    done: dict[int, Float32] = {}
+    for arrival, (_, pending) in begun.items():
+        try:
+            done[arrival] = pending()
+        except Exception as error:  # a failed request must not end the engine
+            results.failed[arrival] = error
+    return done

@@ -1,0 +1,399 @@
+"""A model worker: one model's queues and runner, and the results of its steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import compress
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from izwi.arrays import Float32
+from izwi.backends.budget import MemoryBudget
+from izwi.backends.protocol import ArrayBackend, PendingAudio
+from izwi.cache.memory import PagedMemory
+from izwi.config import EngineConfig
+from izwi.engine.in_flight import Launched, Results, awaited
+from izwi.errors import Overloaded
+from izwi.model.protocol import Model, Row
+from izwi.request.log import Log
+from izwi.request.request import Chunk, Entries, Reason
+from izwi.request.sequence import Phase, Sequence
+from izwi.request.tracked import append_tracked, ends_with_text, resume_tracked
+from izwi.runner.runner import Drawn, Runner
+from izwi.scheduler.callers import DeviceShares
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.playback import frames_to_vocode
+from izwi.scheduler.scheduler import Scheduler
+from izwi.scheduler.work import Work
+
+# How often, in steps, prices are updated and requests that waited too long are refused.
+_CHECK_EVERY = 32
+# A step is launched when this share of the predicted time of the previous step is left. The
+# measured lead time decays slowly, so that one slow step does not inflate later estimates.
+_MARGIN = 0.25
+# The lead time is the second longest of this many recent ones, because one may be an outlier.
+_LEADS = 32
+# While new requests can still join, the device is polled at intervals of this share of the time
+# that it has run, so that a wrong prediction idles it for no longer than that.
+_LEAST_POLL_S = 5e-4
+_POLL_SHARE = 0.25
+
+
+class ModelWorker:
+    """One model's queues and runner in the engine's loop."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, config: EngineConfig, clock: Callable[[], float]
+    ):
+        self.scheduler, self.runner = scheduler, runner
+        self._config, self._clock = config, clock
+        self._in_flight: deque[Launched] = deque()
+        self._vocoding: dict[int, tuple[Sequence, PendingAudio]] = {}  # by arrival
+        self._waits = True
+        self._ended_s = -inf  # when the last step in flight ended
+        self._planned_s = 0.0  # when planning of the last step began
+        self._leads_s: deque[float] = deque([0.0], _LEADS)  # recent times of planning and launching
+        self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
+        self._writes = runner.frame_s is None  # the model has text only
+
+    @staticmethod
+    def of(
+        model: Model,
+        backend: ArrayBackend,
+        config: EngineConfig,
+        budget: MemoryBudget,
+        clock: Callable[[], float],
+        device: DeviceShares | None = None,
+    ) -> ModelWorker:
+        """Set up a model with its share of the memory; models of one device share `device`."""
+        runner = Runner(model, backend, config, budget)
+        memory = PagedMemory(
+            *(runner.num_pages, config.page_size, runner.page_tiers),
+            whole_pages=runner.keeps_trailers,
+        )
+        scheduler = Scheduler(config, memory, runner.states, runner, device)
+        return ModelWorker(scheduler, runner, config, clock)
+
+    @property
+    def load(self) -> dict[str, float]:
+        """Figures of sequences and pages: the keys of `izwi.metrics.FIGURES`."""
+        scheduler, memory, counts = self.scheduler, self.scheduler.memory, self.scheduler.counts
+        return {
+            "running": scheduler.num_running,
+            "waiting": scheduler.num_waiting,
+            "paused": scheduler.num_paused,
+            "pages": memory.num_pages,
+            "free_pages": memory.num_free,
+            "available_pages": memory.num_available,
+            "page_bytes": self.runner.page_bytes,
+            **self.runner.budget.figures,
+            "host_pages": self.runner.store.num_host,
+            "disk_pages": self.runner.store.num_disk,
+            "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
+            "prefix_positions_asked": memory.positions_asked,
+            "prefix_positions_hit": memory.positions_hit,
+            "pages_demoted": memory.num_demoted,
+            "pages_promoted": memory.num_promoted,
+            "least_slack_seconds": scheduler.clocks.least_slack_s(self._clock()),
+            "gap_seconds": scheduler.clocks.gaps_s,
+            "steps": counts.steps,
+            "preempted": counts.preempted,
+            "pauses": counts.paused,
+            "resumes": counts.resumed,
+            "refused": counts.refused,
+            "compilations": self.runner.compilations.kernels,
+            "recordings": self.runner.compilations.graphs,
+            "shadow_steps": counts.shadow_steps,
+            "shadow_differences": sum(counts.shadow),
+        }
+
+    def schedule(self, now_s: float) -> Work:
+        """Plan the next step."""
+        self._planned_s = now_s
+        work = self.scheduler.schedule(now_s)
+        self._waits = not (work.encode or work.forward or work.vocode)
+        return work
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence runs or waits, or a step is in flight."""
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step is in flight."""
+        return bool(self._in_flight)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last step ran nothing and no step is in flight."""
+        return self._waits and not self._vocoding and not self._in_flight
+
+    def launch(self, work: Work) -> None:
+        """Run the encoders, and launch the forward pass; `results` waits for it."""
+        if self._waits and not work.rebuild and self._in_flight:
+            return  # the forward pass needs their results
+        began_s, compiled = self._clock(), self.runner.num_compiled
+        failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
+        if work.encode:
+            pairs = zip(work.encode, self.runner.encode(work.encode), strict=True)
+            failed.update((s.arrival, error) for (s, _), error in pairs if error is not None)
+        encoded_s = self._clock()
+        rows: Seq[Row] = work.forward
+        if failed:
+            rows = [row for row in rows if row.sequence.arrival not in failed]
+        forward = self.runner.launch(rows)
+        launched = Launched(work, failed, rows, forward, began_s, compiled)
+        if forward is not None:
+            launched.predict(self._limit, self.runner.following)
+        now_s = self._clock()
+        launched.seconds = now_s - began_s
+        if self.runner.num_compiled == compiled:
+            self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
+        self._in_flight.append(launched)
+
+    @property
+    def spare_s(self) -> float:
+        """Seconds to wait for new requests before asking again; not above 0: plan the next step.
+
+        A request that arrives before the next step is planned takes part in it, instead of one step
+        later. The wait ends when the device is done, or is predicted to be nearly done.
+        """
+        launched = self._in_flight[0] if self._in_flight else None
+        if launched is None or not self._stays() or launched.is_done:
+            return 0.0
+        runs_s = self.scheduler.cost.cost.seconds(launched.size)
+        began_s, now_s = max(launched.began_s, self._ended_s), self._clock()
+        left_s = began_s + (1.0 - _MARGIN) * runs_s - self._lead_s() - now_s
+        # a prediction may be wrong, so the device is polled from time to time
+        return min(left_s, max(_LEAST_POLL_S, _POLL_SHARE * (now_s - began_s)))
+
+    def _lead_s(self) -> float:
+        """Seconds that planning and launching a step takes."""
+        return sorted(self._leads_s)[-2:][0]
+
+    def results(self) -> Iterator[Results]:
+        """Wait for the steps in flight, or run a step that could not be launched.
+
+        The newest step stays in flight: the next one is launched behind it first, so that the
+        device does not idle. Process results before taking the next ones.
+        """
+        while self._in_flight and (self._waits or not self._stays()):
+            yield self._results(self._in_flight.popleft())
+
+    def _stays(self) -> bool:
+        newest = self._in_flight[0] if len(self._in_flight) == 1 else None
+        return newest is not None and newest.forward is not None and not newest.reads_log
+
+    def _results(self, launched: Launched) -> Results:
+        began_s = self._clock()
+        results = Results(launched.work, launched.failed, num_compiled=launched.num_compiled)
+        fresh = launched.fresh()
+        rows = list(compress(launched.rows, fresh))
+        if launched.forward is None:
+            every = self.runner.forward(rows)
+            results.seconds = launched.seconds + self._clock() - began_s
+        else:
+            every = list(compress(launched.forward(), fresh))
+            launched.reconcile(rows, every)
+            ended_s = self._clock()  # the device began this step when the previous one ended
+            results.seconds = ended_s - max(launched.began_s, self._ended_s)
+            self._ended_s = ended_s
+        for row, drawn in zip(rows, every, strict=True):
+            if isinstance(drawn, BaseException):
+                results.failed[row.sequence.arrival] = drawn
+            else:
+                results.drawn.append((row.sequence, drawn, row.stop))
+        return results
+
+    def process(self, results: Results, now_s: float) -> list[Chunk]:
+        """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
+
+        Waits for a stream's first audio. If the codec can overlap with the next step,
+        later audio leaves with that step's results.
+        """
+        fresh = set[int]()
+        writes = self._writes
+        for sequence, drawn, stop in results.drawn:
+            self.scheduler.computed(sequence, stop)
+            if drawn.entries:
+                sequence.status.phase = Phase.DECODE
+                if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
+                    fresh.add(sequence.arrival)
+        begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
+        vocoded = self._vocode(results)
+        chunks: list[Chunk] = []
+        for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
+            status = sequence.status
+            if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
+                continue
+            is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
+            pcm = sequence.audio.new_part(vocoded.get(sequence.arrival))
+            if pcm is not None or (is_delivered and writes):
+                frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
+                self.scheduler.delivered(sequence, frames, now_s)
+            if failure is not None:
+                error = self.runner.as_error(failure)
+                chunks.append(self.finish(sequence, Reason.ERROR, error=error))
+            elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
+                assert status.reason is not None
+                chunks.append(self.finish(sequence, status.reason, pcm))
+            elif is_delivered or pcm is not None:
+                chunks.append(self._chunk(sequence, pcm))
+        return chunks + self._check(now_s)
+
+    def begin(self, sequence: Sequence, log: Log | None) -> None:
+        """Set up a new sequence, at the end of its log if another engine has begun it.
+
+        If the log is complete, the last entry is drawn again and ends the sequence here.
+        """
+        self.runner.begin(sequence)
+        if log is None:
+            return
+        log.restore(sequence, None if self._writes else self.runner.codec)
+        if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
+            sequence.emitted.pop()
+        if sequence.tracks is not None:
+            entries, sequence.emitted = sequence.emitted, []
+            resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
+        if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
+            sequence.audio.repeat(log.num_samples)
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: Reason,
+        pcm: Float32 | None = None,
+        error: BaseException | None = None,
+    ) -> Chunk:
+        """End a request, free its memory, and return its last chunk."""
+        is_encoded = sequence.request.encode_only and reason is Reason.STOP
+        encoded = tuple(map(self.runner.to_host, sequence.encoded)) if is_encoded else ()
+        self.scheduler.finish(sequence, reason)
+        if sequence.drawing.grammar is not None:
+            sequence.drawing.grammar.cancel()
+        return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
+
+    def close(self) -> None:
+        """Free the tiers below the device. Nothing may be running."""
+        self.runner.store.close()
+        self.runner.grammars.close()
+
+    def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
+        """Append entries to the log; return them without a stop id, which is not emitted."""
+        request, entries = sequence.request, drawn.entries
+        if sequence.tracks is not None:
+            return self._append_tracked(sequence, drawn)
+        stops = entries[-1][0] in request.stop_ids
+        kept = entries[:-1] if stops else entries
+        sequence.emitted += kept
+        if drawn.logprobs:
+            sequence.output.logprobs += drawn.logprobs[: len(kept)]
+        if stops:
+            self.scheduler.end(sequence, Reason.STOP)
+        elif len(sequence.emitted) >= self._limit(sequence):
+            self.scheduler.end(sequence, Reason.LENGTH)
+        return kept
+
+    def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
+        """Do the same as `_append` for an entry of a model with several tracks."""
+        following = self.runner.following
+        appended, continues = append_tracked(sequence, drawn.entries[0], following)
+        if appended:
+            sequence.output.logprobs += drawn.logprobs
+        if not continues:
+            self.scheduler.end(sequence, Reason.STOP)
+        elif len(sequence.emitted) >= self._limit(sequence):
+            self.scheduler.end(sequence, Reason.LENGTH)
+        elif not sequence.tracks.reconcile(following, sequence.request):  # type: ignore[union-attr]
+            self.scheduler.redraw(sequence)
+        return drawn.entries if appended else ()
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Return the number of entries at which a sequence ends."""
+        if sequence.drawing.limit is not None:
+            return sequence.drawing.limit
+        limit, request = self.runner.max_entries(sequence), sequence.request
+        if not request.output_positions:  # otherwise entries take no positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if not request.open_input:  # otherwise it grows with the written text
+            sequence.drawing.limit = limit
+        return limit
+
+    def _vocode(self, results: Results) -> dict[int, Float32]:
+        """Start due vocoder work; return the finished audio by arrival, (samples,) float32."""
+        began_s = self._clock()
+        vocoded = awaited(self._vocoding, results)  # first, because their buffers are reused
+        self._vocoding = {}
+        first: dict[int, tuple[Sequence, PendingAudio]] = {}
+        due = self._due(results)
+        begun = self.runner.vocode(due) if due else []
+        for (sequence, frames), pending in zip(due, begun, strict=True):
+            if isinstance(pending, BaseException):
+                results.failed[sequence.arrival] = pending
+                continue
+            waits = not sequence.audio.chunks or not self.runner.codec_overlaps
+            (first if waits else self._vocoding)[sequence.arrival] = sequence, pending
+            sequence.audio.num_vocoded += frames
+            sequence.audio.chunks.append(frames)
+        vocoded |= awaited(first, results)
+        seconds = results.seconds
+        if not self._in_flight:
+            seconds += self._clock() - began_s
+        work = results.work
+        lengths = [row.stop - row.start for row in work.forward]
+        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
+        if self.runner.num_compiled == results.num_compiled:  # otherwise the time is not typical
+            self.scheduler.cost.add(ran, seconds)
+        return vocoded
+
+    def _due(self, results: Results) -> list[tuple[Sequence, int]]:
+        """Return the planned chunks whose frames exist: sequences, and numbers of frames."""
+        due = []
+        for sequence, chunk in results.work.vocode:
+            if not self.scheduler.runs(sequence):  # it was removed meanwhile
+                continue
+            num_pending = len(sequence.frames) - sequence.audio.num_vocoded
+            frames = frames_to_vocode(num_pending, chunk, ended=sequence.status.ended)
+            if frames and sequence.arrival not in results.failed:
+                due.append((sequence, frames))
+        return due
+
+    def _is_done(self, sequence: Sequence) -> bool:
+        """Whether the last entry and its audio were delivered."""
+        if sequence.request.encode_only:
+            sequence.status.reason = Reason.STOP
+            return all(result is not None for result in sequence.encoded)
+        if sequence.arrival in self._vocoding:
+            return False
+        silent = self._writes or sequence.audio.num_vocoded == len(sequence.frames)
+        return sequence.status.ended and silent
+
+    def _check(self, now_s: float) -> list[Chunk]:
+        """At intervals, update predicted costs, and refuse requests that waited too long."""
+        if self.scheduler.counts.steps % _CHECK_EVERY:
+            return []
+        self.runner.learn(self.scheduler.cost.cost)
+        refused = self.scheduler.overdue(now_s)
+        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
+        self.scheduler.counts.refused += len(refused)
+        return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
+
+    def _chunk(self, sequence: Sequence, pcm: Float32 | None, **rest: Any) -> Chunk:
+        """Return entries not yet delivered: frames come with their audio, text at once."""
+        first = sequence.output.num_delivered
+        new = sequence.emitted[first:]
+        sequence.output.num_delivered = len(sequence.emitted)
+        tracks = sequence.tracks
+        if tracks is not None:
+            width = self._nothing.shape[1]
+            new = [ids + (-1,) * (width - len(ids)) for ids in new]
+            rest["tracks"] = np.array(tracks.of[first:], dtype=np.int64)
+        log = np.array(new, dtype=np.int64) if new else self._nothing
+        if sequence.request.logprobs:
+            rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
+        return Chunk(sequence.request.request_id, log, pcm, **rest)

@@ -1,0 +1,1 @@
+"""Whose work is next: callers, and start-time fair queueing among them."""

@@ -1,0 +1,1 @@
+"""The process on its host: its threads, and how it allocates memory."""

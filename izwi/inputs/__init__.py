@@ -1,0 +1,1 @@
+"""What callers ask for, before a model prepares it. Knows no model."""

@@ -1,0 +1,1 @@
+"""The protocols of a model family, and the values between it and the engine."""

@@ -1,0 +1,69 @@
+"""Protocols of models with audio in their prompts: audio encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Protocol, runtime_checkable
+
+from izwi.ops.protocol import Array
+from izwi.request.request import EncodeInput
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A model whose prompts contain audio."""
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Run the audio encoders, equal shapes as one batch."""
+        ...
+
+
+class PaddedEncoder(Protocol):
+    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
+
+    @property
+    def axis(self) -> int:
+        """Axis of values along which pieces differ in length and are padded."""
+        ...
+
+    @property
+    def shapes(self) -> Seq[tuple[int, ...]]:
+        """Shapes of values, ascending, that differ along the axis."""
+        ...
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Pieces of one batch of a shape, at most: more would take memory and save little time."""
+        ...
+
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once, to plan the memory."""
+        ...
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode pieces of one of the shapes.
+
+        Args:
+            values: (batch, *shape) in the dtype of the weights, finite numbers behind each piece.
+            lengths: (batch,) int64, of each piece along the axis before it was padded.
+
+        Returns:
+            (batch, ...), a row a piece; see `unpadded`.
+
+        From arrays on the device alone, as `Recordable.embed_inputs`.
+        """
+        ...
+
+    def unpadded(self, row: Array, length: int) -> Array:
+        """Return the result of `Encodes.encode` for a piece of this length, from its padded row."""
+        ...
+
+
+@runtime_checkable
+class EncodesPadded(Protocol):
+    """A model with audio encoders that take padded pieces, so that a GPU can record them."""
+
+    @property
+    def padded_encoders(self) -> Mapping[str, PaddedEncoder]:
+        """By the `EncodeInput.kind` of the pieces that each takes."""
+        ...

@@ -1,0 +1,1 @@
+"""Requests, the sequences that they become, and their logs. Knows no model and no cache."""

@@ -1,0 +1,1 @@
+"""What drawing the next entry needs on every backend: noise, earlier ids, grammars."""

@@ -1,0 +1,1 @@
+"""Limited processes for untrusted input, and what asks them."""

@@ -1,0 +1,109 @@
+"""A long recording is transcribed a few pieces at a time, and charged as a whole at once."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from izwi.errors import QuotaExceeded
+from izwi.inputs.speech import TranscriptionInput
+from izwi_api.services.transcription import transcribe
+from izwi_api.services.transcription.transcribe import open_transcription
+from izwi_api.usage.metering import CountedEngine, Usage, current_usage
+from tests.api.conftest import FakeEngine, FakeTranscription
+
+PIECES, AHEAD = 9, 4
+AUDIO = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
+
+
+class Heard(FakeTranscription):
+    """Keeps what it was asked, as models do."""
+
+    def prepare_transcription(self, request_id, model, ask):
+
+        return replace(super().prepare_transcription(request_id, model, ask), ask=ask)
+
+
+class CountingEngine(FakeEngine):
+    """Remembers how many requests lived at once."""
+
+    most = 0
+
+    def submit_all(self, requests):
+        streams = super().submit_all(requests)
+        self.most = max(self.most, len(self.live))
+        return streams
+
+
+class Purse:
+    """A meter with this many seconds of audio."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    def charge(self, amounts):
+        if amounts["audio-seconds"] > self.left:
+            raise QuotaExceeded("no more today", retry_after_s=1)
+        self.left -= amounts["audio-seconds"]
+
+    def refund(self, amounts):
+        self.left += amounts["audio-seconds"]
+
+
+@contextmanager
+def counted(seconds):
+    usage = Usage("key", Purse(seconds))
+    token = current_usage.set(usage)
+    try:
+        yield usage
+    finally:
+        current_usage.reset(token)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr(transcribe, "_MAX_AHEAD", AHEAD)
+    model = Heard()
+    registry = SimpleNamespace(transcription=lambda _: model, model=lambda _: model)
+    engine = CountingEngine(step_s=0.0)
+    return engine, CountedEngine(engine, registry), registry
+
+
+async def test_few_pieces_are_in_work_at_a_time(world):
+    engine, counted_engine, registry = world
+    with counted(1000.0) as usage:
+        result = await open_transcription(
+            counted_engine, registry, "m", AUDIO, detects_speech=False
+        )
+        assert engine.num_submitted == AHEAD
+        await result.finish()
+        assert usage.heard_s == pytest.approx(85.0)
+    assert engine.num_submitted == len(result.segments) == PIECES
+    assert engine.most <= AHEAD
+    assert result.text.split() == ["word"] * 85
+    assert [segment.start_s for segment in result.segments] == [10.0 * n for n in range(PIECES)]
+    assert result.num_prompt_positions == 7 * PIECES
+    assert not engine.live
+
+
+async def test_a_quota_is_checked_before_the_first_text(world):
+    engine, counted_engine, registry = world
+    with counted(84.0) as usage:
+        with pytest.raises(QuotaExceeded):
+            await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+        assert usage.heard_s == pytest.approx(0.0)
+    assert not engine.live
+
+
+async def test_disconnect_stops_pieces_in_flight(world):
+    engine, counted_engine, registry = world
+    result = await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+    async for _ in result.deltas(live=True):
+        break
+    result.abort()
+    assert not engine.live
+    assert engine.num_submitted <= AHEAD + 1
