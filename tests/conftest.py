@@ -59,6 +59,8 @@ LONG_FILES = (
     "tests/backends/torch/test_triton_",
     "tests/api/routes/test_spoken_chat.py",
     "tests/engine/",
+    "tests/sandbox/",
+    "tests/recording/",
 )
 
 

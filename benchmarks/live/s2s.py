@@ -1,7 +1,7 @@
 """Measure speech to speech: first audio, real-time sessions, and the cost of a step.
 
-    python -m benchmarks.live.s2s                                    # a tiny checkpoint on a CPU
-    python -m benchmarks.live.s2s --device cuda --size 1.5b          # the published size, random weights
+    python -m benchmarks.live.s2s                               # a tiny checkpoint on a CPU
+    python -m benchmarks.live.s2s --device cuda --size 1.5b     # the published size, random weights
 
 Tiny: how many sessions one engine sustains on one thread, with interleaved answers of a fixed
 length that start together. Times are processor time, so that other load does not count.

@@ -1,4 +1,4 @@
-"""Serve live voice for `benchmarks.live.answers`: embedded models, or published sizes at random weights.
+"""Serve live voice for `benchmarks.live.answers`: embedded models, or random published sizes.
 
 The engine and each API server run in their own processes, like with `izwi serve`.
 """

@@ -1,8 +1,8 @@
 """Compare the sound of the named voices with espeak-ng, their training data: figures and plots.
 
-Needs espeak-ng's library. `benchmarks.quality.held_out` measures intelligibility; this measures artefacts:
-noise between harmonics and in gaps, and spurious tones. Real-time factor and first audio are of one
-stream and need an idle machine.
+Needs espeak-ng's library. `benchmarks.quality.held_out` measures intelligibility; this measures
+artefacts: noise between harmonics and in gaps, and spurious tones. Real-time factor and first audio
+are of one stream and need an idle machine.
 """
 
 from __future__ import annotations

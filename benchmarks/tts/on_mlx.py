@@ -130,10 +130,10 @@ def peer_of(python: str, folder: Path, frames: int) -> Iterator[Theirs]:
     """Start the peer; it ends with its input."""
     command = [
         python,
-        "-I",
+        "-I",  # isolated: it is another environment
         str(_PEER),
         str(folder),
-    ]  # isolated, because this file is also named mlx
+    ]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Sequence
 
 from izwi.engine.engine import Engine
-from izwi.engine.step_thread import SteppingThread
+from izwi.engine.step_thread import Observer, SteppingThread
 from izwi.engine_client.output_stream import Stream, failure
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.model.protocol import Model
-from izwi.recording.recorder import Observer
 from izwi.request.request import Chunk, Request
 
 

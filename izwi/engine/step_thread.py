@@ -15,7 +15,6 @@ from izwi.engine.engine import Engine
 from izwi.engine_client.output_stream import failure
 from izwi.errors import EngineStopped, IzwiError
 from izwi.host import allocator
-from izwi.recording.recorder import Observer
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Request
 
@@ -26,6 +25,22 @@ logger = logging.getLogger(__name__)
 _REST_S = 0.02
 # Shorter waits are skipped.
 _LEAST_SPARE_S = 2e-4
+
+
+class Observer(Protocol):
+    """An observer of the engine, called by the step thread; must be quick, and must not raise."""
+
+    def submitted(self, request: Request) -> None:
+        """Handle a request that the engine has accepted."""
+        ...
+
+    def written(self, request_id: str, text_ids: Sequence[int]) -> None:
+        """Handle text ids that were written to a request."""
+        ...
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Handle a chunk of the engine's output; called for all requests, in order."""
+        ...
 
 
 class ChunkSink(Protocol):

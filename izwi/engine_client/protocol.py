@@ -24,9 +24,9 @@ class OutputStream(Protocol):
 class EngineClient(Protocol):
     """An engine, for callers on an event loop.
 
-    Implemented by `izwi.engine.async_engine.AsyncEngine`, whose engine steps in this process, and by
-    `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client that
-    submitted it and is identified by its id alone. So a client may run it on any of several
+    Implemented by `izwi.engine.async_engine.AsyncEngine`, whose engine steps in this process, and
+    by `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client
+    that submitted it and is identified by its id alone. So a client may run it on any of several
     engines, and resume it on another one if its engine dies; the reader notices a pause.
 
     Commands about a request take effect before its next step, in the order in which they are given.

@@ -5,7 +5,7 @@ served next, and its time grows by the work. A caller that begins to ask starts 
 one that is furthest behind, so it has no credit from its idle time, and does not wait for what
 others have queued. With one caller, or between pieces of one caller, the order is that of arrival.
 
-Source: Goyal, Vin, Cheng, "Start-time fair queueing" (1996). What a caller is: `izwi.fairness.callers`.
+Source: Goyal, Vin, Cheng, "Start-time fair queueing" (1996). What a caller is: `callers`.
 """
 
 from __future__ import annotations

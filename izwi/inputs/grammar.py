@@ -42,7 +42,7 @@ class Grammar(Struct, frozen=True):
         after: Id of the token after which it begins, that of </think>; -1 for the start.
         param: Field of the caller's request that it comes from; errors name it.
         source: What the caller has written there, for errors.
-        is_checked: Whether it is known to compile within the limits of `izwi.sandbox.grammar_check`.
+        is_checked: Whether it is known to compile within `izwi.sandbox.grammar_check`'s limits.
         is_slow: Whether that took long, so that others are not to wait for it.
     """
 

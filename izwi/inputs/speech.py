@@ -1,6 +1,7 @@
 """Input of speech, transcription and alignment models, before it is prepared.
 
-`izwi.inputs.chat` has the input of chat models. A model's own `prepare_*` turns one into a `Request`.
+`izwi.inputs.chat` has the input of chat models. A model's own `prepare_*` turns one into a
+`Request`.
 """
 
 from __future__ import annotations

@@ -67,22 +67,6 @@ class Models(Protocol):
         ...
 
 
-class Observer(Protocol):
-    """An observer of the engine, called by the step thread; must be quick, and must not raise."""
-
-    def submitted(self, request: Request) -> None:
-        """Handle a request that the engine has accepted."""
-        ...
-
-    def written(self, request_id: str, text_ids: Sequence[int]) -> None:
-        """Handle text ids that were written to a request."""
-        ...
-
-    def chunk(self, chunk: Chunk) -> None:
-        """Handle a chunk of the engine's output; called for all requests, in order."""
-        ...
-
-
 def platform_of(backend: ArrayBackend, weights: str = "auto", attention: str = "auto") -> str:
     """Return what determines the last bits: device, dtype, and library with its kernels."""
     name = backend.dtype_name

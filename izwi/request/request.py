@@ -149,7 +149,8 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
         grammar: Grammar that the entries must match; None allows any entries.
         ask: The input that it was prepared from, kept for recordings.
-        caller: Who asked; callers have equal shares where the device is short. See `izwi.fairness.callers`.
+        caller: Who asked; callers have equal shares where the device is short. See
+            `izwi.fairness.callers`.
     """
 
     request_id: str

@@ -32,7 +32,7 @@ OUTSIDE = {
     "api/izwi_api/sessions/errors.py: SessionOver": "carries a WebSocket close code",
     "izwi/sandbox/client.py: JobStopped": "becomes the refusal of a file, a template or a grammar",
     "izwi/sandbox/client.py: _Killed": "the job is done again in another process",
-    "izwi/sandbox/chat_template_worker.py: _Raised": "becomes a refusal, within the worker's process",
+    "izwi/sandbox/chat_template_worker.py: _Raised": "becomes a refusal, within the worker",
     "api/izwi_api/voices/index.py: NameTaken": "becomes VoiceExists, or another name is tried",
     "api/izwi_api/voices/references.py: _Refused": "becomes ReferenceNotFetched; why is logged",
 }

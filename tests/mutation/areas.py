@@ -15,7 +15,10 @@ def _tests(*folders: str) -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(_ROOT)) for path in found))
 
 
-_LOOP = _tests("scheduler", "cache", "engine", "runner", "backends", "backends/torch")
+_LOOP = _tests(
+    *("scheduler", "cache", "engine", "runner", "backends", "backends/torch"),
+    *("request", "recording"),
+)
 _SERVE = _tests("serve")
 _KEYS = (
     "tests/api/usage/test_limits_boundaries.py",
@@ -40,7 +43,7 @@ _PROCESSES = (
 AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/scheduler/{name}.py": _LOOP for name in _SCHEDULER},
     **{f"izwi/cache/{name}.py": _LOOP for name in _CACHE},
-    **{f"izwi/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
+    **{f"izwi/engine/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
     "izwi/runner/runner.py": _LOOP,
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/engine/step_thread.py": (*_LOOP, *_SERVE),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from izwi.backends.protocol import ArrayBackend
-from izwi.recording.recorder import Models, Observer, RequestRecorder, platform_of
+from izwi.engine.step_thread import Observer
+from izwi.recording.recorder import Models, RequestRecorder, platform_of
 from izwi_api.runtime_options import RuntimeOptions
 
 

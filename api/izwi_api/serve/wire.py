@@ -1,7 +1,7 @@
 """The protocol between API servers and the engine process.
 
-`izwi.request.serialization` makes frames of a message. API servers send commands, the engine sends the
-output of each step, one message per API server.
+`izwi.request.serialization` makes frames of a message. API servers send commands, the engine
+sends the output of each step, one message per API server.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _MOST_BATCH_FRAMES = 6400
 
 
 class SegmentEncoder:
-    """Encodes features. Implements `izwi.model.encoders.Encodes` and `izwi.model.encoders.PaddedEncoder`."""
+    """Encodes features. Implements `Encodes` and `PaddedEncoder` of `izwi.model.encoders`."""
 
     axis = 1
 

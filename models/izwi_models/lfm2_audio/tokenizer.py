@@ -97,7 +97,7 @@ class LFM2Tokenizer:
 
 
 class TextReader:
-    """Reads the text of an answer while it is generated. Implements `izwi.inputs.chat.AnswerReader`."""
+    """Reads an answer's text while it is generated. Implements `izwi.inputs.chat.AnswerReader`."""
 
     num_reasoning_tokens = 0  # it does not think
     num_calls = 0  # nor call functions

@@ -16,7 +16,7 @@ from izwi_models.qwen3.decoder import TextConfig, decode
 
 
 class TokenModel:
-    """The part of `izwi.model.protocol.Model` that does not depend on what the prompt is made of."""
+    """The part of `izwi.model.protocol.Model` that does not depend on what a prompt is made of."""
 
     num_inputs: int = 1
 

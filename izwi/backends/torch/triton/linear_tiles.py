@@ -32,8 +32,8 @@ class Tiles:
 
 
 # The fastest tiles that were measured: (rows, *weight.shape, gated) -> tiles. The rows are the
-# bucket's (see `bucket_of`); two use the tiles of one. `python -m benchmarks.kernels.decode --tune` prints
-# these lines. First those of speech, on an H200.
+# bucket's (see `bucket_of`); two use the tiles of one. `python -m benchmarks.kernels.decode --tune`
+# prints these lines. First those of speech, on an H200.
 TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (1, 1024, 2048, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 2.1 us
     (16, 1024, 2048, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 5.3 us
