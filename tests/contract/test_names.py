@@ -1,4 +1,4 @@
-"""Files and functions stay short enough to be read at once."""
+"""Names of classes and modules say what they are."""
 
 from __future__ import annotations
 
@@ -14,22 +14,8 @@ def sources() -> list[Path]:
     return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
-def test_files_and_functions_are_short() -> None:
-    assert len(sources()) > 40
-    long: list[str] = []
-    for path in sources():
-        text = path.read_text(encoding="utf-8")
-        if text.count("\n") > 400:
-            long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or 0) - node.lineno
-                if length > 60:
-                    long.append(f"{path.relative_to(ROOT)}: {node.name} has {length} lines")
-    assert not long
-
-
 def test_names_say_something() -> None:
+    assert len(sources()) > 40
     found = [
         f"{path.relative_to(ROOT)}: {node.name}"
         for path in sources()
