@@ -51,6 +51,6 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("tests/serve/test_wire.py", "tests/serve/test_json_arrays.py"),
         "tests/recording/test_recording.py",
     ),
-    **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},
+    **{f"api/izwi_api/{name}.py": _KEYS for name in ("usage/limits", "http/auth", "usage/keys")},
     **{f"api/izwi_api/serve/{name}.py": _SERVE for name in _PROCESSES},
 }

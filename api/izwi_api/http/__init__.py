@@ -1,1 +1,1 @@
-"""HTTP: the app, its server, its middleware, its errors. Endpoints are in `routes/`."""
+"""HTTP: the server, its middleware and its errors. Endpoints are in `routes/`."""

@@ -1,1 +1,1 @@
-"""API servers and engine in separate processes, connected by local sockets."""
+"""The app, and its processes: API servers and engine, connected by local sockets."""

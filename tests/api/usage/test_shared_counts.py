@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from izwi.errors import RateLimited
 from izwi_api.usage.limits import Clocks, KeyLimits, Meter
-from izwi_api.http import shared_counts
+from izwi_api.usage import shared_counts
 from izwi_api.usage.shared_counts import CountsFile
 shared_counts._LOCK_WAIT_S = 5.0  # this machine may be busy: who has the lock may be put aside
 clock = lambda: 1_000_000.0

@@ -1,7 +1,7 @@
 """Events that a Realtime client sends: one strict type per event.
 
-The names and keys are those of OpenAI's Realtime API (GA); `tests/realtime/protocol/test_protocol.py`
-compares them with the types of the openai package.
+The names and keys are those of OpenAI's Realtime API (GA);
+`tests/realtime/protocol/test_protocol.py` compares them with the types of the openai package.
 """
 
 from __future__ import annotations
