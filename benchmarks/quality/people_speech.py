@@ -8,6 +8,7 @@ an odd digit are for judging only: nothing may be trained on them.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import importlib
@@ -26,6 +27,8 @@ import numpy as np
 import soxr
 
 from izwi.arrays import Float32
+from izwi_models.tiny.recipes.selection import write_clips
+from izwi_models.tiny.recipes.speech import SAMPLE_RATE
 
 RATE = 16_000
 PROMPTS = Path("/usr/share/asterisk/sounds/en")
@@ -70,12 +73,15 @@ def is_for_judging(name: str) -> bool:
     return int(hashlib.sha256(name.encode()).hexdigest()[-1], 16) % 2 == 1
 
 
-def prompts(read: Callable[[Path], Float32] = read_wav, suffix: str = ".wav") -> list[Clip]:
-    """Read a person's prompts for judging, 4 to 20 words in 1.2 to 8 s; none without the package.
+def prompts(
+    read: Callable[[Path], Float32] = read_wav, suffix: str = ".wav", *, for_judging: bool = True
+) -> list[Clip]:
+    """Read a person's prompts, 4 to 20 words in 1.2 to 8 s; none without the package.
 
     Args:
         read: Reader of the files.
         suffix: ".wav" are at 8 kHz, ".g722" at 16.
+        for_judging: Return those for judging, or the others, by which weights are chosen.
     """
     if not PROMPT_TEXTS.is_file():
         return []
@@ -87,7 +93,8 @@ def prompts(read: Callable[[Path], Float32] = read_wav, suffix: str = ".wav") ->
                 continue
             path = PROMPTS / f"{found[1]}{suffix}"
             count = len(re.findall(r"[a-z']+", found[2].lower()))
-            if path.is_file() and is_for_judging(found[1]) and _WORDS[0] <= count <= _WORDS[1]:
+            is_wanted = path.is_file() and is_for_judging(found[1]) == for_judging
+            if is_wanted and _WORDS[0] <= count <= _WORDS[1]:
                 clip = Clip(read(path), found[2].strip())
                 if _SECONDS[0] <= len(clip.samples) / RATE <= _SECONDS[1]:
                     clips.append(clip)
@@ -149,3 +156,20 @@ def piper(texts: Sequence[str]) -> list[Clip]:
         samples = soxr.resample(said.astype(np.float32) / 32768, model.config.sample_rate, RATE)
         clips.append(Clip(samples.astype(np.float32), text))
     return clips
+
+
+def main() -> None:
+    """Write the prompts that are not for judging, at both rates, for `asr.py --chosen-by`."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("out", type=Path, help="an .npz file")
+    args = parser.parse_args()
+    clips = prompts(for_judging=False) + prompts(read_g722, ".g722", for_judging=False)
+    if not clips:
+        raise SystemExit(f"{PROMPT_TEXTS}: apt-get install asterisk-core-sounds-en-wav and -g722")
+    at_24k = [(soxr.resample(clip.samples, RATE, SAMPLE_RATE), clip.text) for clip in clips]
+    write_clips(at_24k, args.out)
+    print(f"{len(clips)} clips")
+
+
+if __name__ == "__main__":
+    main()

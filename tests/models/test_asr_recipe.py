@@ -14,12 +14,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from izwi.inputs.speech import TextMode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.tiny.recipes import asr, augment
+from izwi_models.tiny.recipes import selection as selection_module
 from izwi_models.tiny.recipes.asr import AsrTrainer
 from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts, heard_words
 from izwi_models.tiny.recipes.data import Corpus, read_words
+from izwi_models.tiny.recipes.decoding import Sampling, Speaker
 from izwi_models.tiny.recipes.evaluate import pairs_of_a_voice
+from izwi_models.tiny.recipes.selection import BEST, Selection, write_clips
 from izwi_models.tiny.recipes.speech import SpokenWord
 from tests.models.test_voice_run import TEXTS, write_corpus
 
@@ -276,3 +280,42 @@ def test_the_decoder_does_not_trust_what_it_wrote(tmp_path: Path) -> None:
     assert 0.04 < read[:, opening:].float().mean() < 0.08
     trainer = _trainer(tmp_path / "data", gentle=True)
     assert torch.equal(trainer._misread(answers), answers)
+
+
+def test_weights_are_chosen_by_clips_and_averaged_along_the_way(tmp_path: Path) -> None:
+    folder = tmp_path / "asr"
+    shutil.copytree(EMBEDDED, folder)
+    good = load_file(folder / "model.safetensors")
+    cpu = torch.device("cpu")
+    texts = ["The red house is near the river.", "We are going out tonight."]
+    speaker = Speaker(EMBEDDED.with_name("izwi-tiny-tts"), cpu)
+    codes = speaker.speak(texts, ["clara", "basil"], TextMode.FULL, Sampling(temperature=0.0))
+    clips = [(said.numpy(), text) for said, text in zip(speaker.audio(codes), texts, strict=True)]
+    write_clips(clips, tmp_path / "clips.npz")
+    selection = Selection(tmp_path / "clips.npz", folder, cpu)
+    assert selection.consider(good) == {"last": 0.0, "mean": 0.0}
+    chosen = load_file(folder / BEST)
+    bad = {name: torch.zeros_like(tensor) for name, tensor in good.items()}
+    rates = selection.consider(bad)
+    assert rates["last"] >= 100.0
+    assert rates["mean"] > 0.0  # of both
+    assert selection.least == 0.0
+    assert all(torch.equal(chosen[name], load_file(folder / BEST)[name]) for name in good)
+
+
+def test_the_mean_leaves_out_the_first_third(tmp_path: Path, monkeypatch) -> None:
+    judged: list[float] = []
+
+    class Judge:
+        def __init__(self, folder: Path, device: torch.device, weights: dict[str, torch.Tensor]):
+            judged.append(float(weights["x"]))
+
+        def transcribe(self, clips: list[torch.Tensor]) -> list[str]:
+            return ["word"]
+
+    monkeypatch.setattr(selection_module, "Listener", Judge)
+    write_clips([(np.zeros(2000, np.float32), "word")], tmp_path / "clips.npz")
+    selection = Selection(tmp_path / "clips.npz", tmp_path, torch.device("cpu"))
+    for value in range(6):
+        selection.consider({"x": torch.tensor(float(value))})
+    assert judged[-2:] == [5.0, 3.5]  # of 2, 3, 4 and 5

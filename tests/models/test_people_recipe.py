@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,10 @@ import pytest
 import torch
 
 from izwi_models.tiny.recipes import augment, features, spectral
-from izwi_models.tiny.recipes.people import kokoro_weights
+from izwi_models.tiny.recipes.data import Corpus, read_words
+from izwi_models.tiny.recipes.decoding import Speaker
+from izwi_models.tiny.recipes.people import kokoro_weights, run, voice_speech
+from izwi_models.tiny.recipes.people import phrases as phrases_module
 from izwi_models.tiny.recipes.people.flite_speech import fitted
 from izwi_models.tiny.recipes.people.kokoro import expand, styled_snake
 from izwi_models.tiny.recipes.people.kokoro_speech import (
@@ -28,6 +33,7 @@ from izwi_models.tiny.recipes.people.phonemes import Phonemizer
 from izwi_models.tiny.recipes.people.phrases import LONGEST, phrases
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, SAMPLE_RATE
 
+EMBEDDED = Path(run.__file__).parents[2]
 CPU = torch.device("cpu")
 
 
@@ -250,3 +256,65 @@ def test_harder_features_hide_more() -> None:
         return float((mel == -0.5).float().mean())
 
     assert hidden(True) > 1.4 * hidden(False)
+
+
+def test_the_voice_speaks_for_the_corpus(tmp_path: Path) -> None:
+    speaker = Speaker(EMBEDDED / "izwi-tiny-tts", CPU)
+    texts = ["We are here.", "Call me."]
+    (batch,) = voice_speech.speak(speaker, texts, 2, seed=1)
+    assert sorted(text for _, text, _ in batch) == sorted(texts)
+    assert all(0.05 < np.abs(samples / 32768).max() <= 1 for _, _, samples in batch)
+    seconds = voice_speech.write(batch, tmp_path / "voice0000")
+    corpus = Corpus(tmp_path, "voice", CPU)
+    assert len(corpus) == 2
+    assert corpus.frames.sum() * FRAME / SAMPLE_RATE == seconds
+    assert set(corpus.phones.tolist()) == {UNLABELLED}
+    assert read_words(tmp_path, "voice", None) == [[], []]
+
+
+def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(run, "begin", lambda _: None)
+    monkeypatch.setattr(run, "run", lambda stages: started.append([s.name for s in stages]))
+    monkeypatch.setattr("sys.argv", ["run", str(tmp_path / "work"), str(tmp_path / "out")])
+    run.main()
+    first = [[name] for name in run.PREPARED]
+    assert started == [*first, list(run.SPOKEN), list(run.TRAINED)]
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--stages", "kokoro", "train"])
+    started.clear()
+    run.main()
+    assert [names for names in started if names] == [["kokoro"], ["train"]]
+    options = argparse.Namespace(
+        work=tmp_path,
+        out=tmp_path,
+        package=tmp_path,
+        speech_seconds=1.0,
+        train_seconds=1.0,
+        rate=1e-3,
+        schedule=(0.0, 1.0),
+        seed=1,
+    )
+    stages = run.plan(options, 16)
+    assert not any(stage.is_done for stage in stages.values())
+    (tmp_path / "clips.npz").touch()
+    assert stages["clips"].is_done
+
+
+def test_a_stage_that_fails_ends_the_others(tmp_path: Path) -> None:
+    bad = run.Stage("bad", ("-c", "raise SystemExit(3)"), tmp_path / "no")
+    slow = run.Stage("slow", ("-c", "import time; time.sleep(600)"), tmp_path / "no")
+    done = run.Stage("done", ("-c", "raise SystemExit(4)"), tmp_path)
+    with pytest.raises(SystemExit, match="bad failed with status 3"):
+        run.run([done, bad, slow])
+
+
+def test_some_sentences_are_left_unspoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [f"Sentence {number}." for number in range(10)]
+    (tmp_path / "train.txt").write_text("\n".join(sentences))
+    paths = [str(tmp_path / name) for name in ("train.txt", "spoken", "unspoken")]
+    monkeypatch.setattr("sys.argv", ["phrases", *paths, "--number", "5"])
+    phrases_module.main()
+    spoken = (tmp_path / "spoken").read_text().splitlines()
+    assert (tmp_path / "unspoken").read_text().splitlines() == sentences[:3]
+    assert set(sentences[3:]) < set(spoken)
+    assert len(spoken) == 12

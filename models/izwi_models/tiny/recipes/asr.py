@@ -47,11 +47,12 @@ from izwi_models.tiny.recipes.harness import (
 )
 from izwi_models.tiny.recipes.pauses import longest_pauses
 from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
+from izwi_models.tiny.recipes.selection import Selection
 from izwi_models.tiny.recipes.settings import ASR_GENERATION, VOCABULARY, asr_config_in
 from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE
 
-_PARTS = "train replies people flite"  # of the corpus
+_PARTS = "train replies people flite voice"  # of the corpus
 _PHONES = LABELS
 PHONE_HEAD = "phone_head.safetensors"  # for going on; served checkpoints are without it
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
@@ -283,8 +284,8 @@ class AsrTrainer:
         logits = F.linear(audio, weights["phone_head.weight"]).float()
         return F.cross_entropy(logits.view(-1, _PHONES), labels.flatten(), ignore_index=-100)
 
-    def save(self, out: Path) -> None:
-        """Write the averaged weights in the published layout."""
+    def save(self, out: Path) -> dict[str, Tensor]:
+        """Write the averaged weights in the published layout, and return them."""
         views = self._fixed | self.weights.views(torch.float32, self.optimizer.averaged)
         tensors = {name: views[name] for name in tensor_shapes(self.config)}
         save_tensors(tensors, out / "model.safetensors", torch.float16)
@@ -305,6 +306,7 @@ class AsrTrainer:
             ("preprocessor_config", preprocessor),
         ):
             (out / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+        return tensors
 
 
 def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
@@ -320,6 +322,15 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
     buffers: dict[int, Tensor] = {}
     count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
     log(f"asr: {count / 1e6:.2f} M parameters, {len(corpus)} utterances, {trainer.resumed} resumed")
+    tensors = trainer.save(args.out)
+    selection = Selection(args.chosen_by, args.out, device) if args.chosen_by else None
+
+    def choose(tensors: dict[str, Tensor]) -> None:
+        if selection is not None:
+            rates = selection.consider(tensors).items()
+            log("words wrong: " + ", ".join(f"{name} {rate:.1f} %" for name, rate in rates))
+
+    choose(tensors)  # those that it goes on from are in the first means
     step, epoch, saved = 0, 0, 0.0
     while clock.share < 1 and step != args.steps:
         most = np.minimum(_MOST_SILENCE, _EDGES[-1] - corpus.frames).clip(0)
@@ -340,9 +351,9 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
                 log(f"step {step} epoch {epoch}: " + ", ".join(f"{n} {v:.3f}" for n, v in values))
             if clock.elapsed - saved > args.save_every:
                 saved = clock.elapsed
-                trainer.save(args.out)
+                choose(trainer.save(args.out))
         epoch += 1
-    trainer.save(args.out)
+    choose(trainer.save(args.out))
     log(f"done after {step} steps, {epoch} epochs")
 
 
@@ -386,6 +397,9 @@ def main() -> None:
         help="part of the whole training that this is; the rate falls in the second half of it",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    parser.add_argument(
+        "--chosen-by", type=Path, help="clips (selection.py) by which best.safetensors is chosen"
+    )
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
     parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
     args = parser.parse_args()

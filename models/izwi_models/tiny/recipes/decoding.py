@@ -5,6 +5,7 @@ This is a plain loop over the model functions that the engine also calls.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,15 +204,15 @@ class Speaker:
 
 
 class Listener:
-    """izwi-tiny-asr."""
+    """A transcriber of a folder; `weights` replace those of its file."""
 
-    def __init__(self, folder: Path, device: torch.device):
+    def __init__(
+        self, folder: Path, device: torch.device, weights: Mapping[str, Tensor] | None = None
+    ):
         self.device, self.ops = device, TorchOps(device)
         self.config = asr_config.read_config(folder)
-        self._weights = {
-            name: tensor.float().to(device)
-            for name, tensor in load_file(folder / "model.safetensors").items()
-        }
+        weights = load_file(folder / "model.safetensors") if weights is None else weights
+        self._weights = {name: tensor.float().to(device) for name, tensor in weights.items()}
         self._tokenizer = QwenTokenizer(folder)
         self._template = Template(self._tokenizer)
 

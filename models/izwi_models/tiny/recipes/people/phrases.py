@@ -6,8 +6,10 @@ questions. Nothing here is a transcript of a recording.
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
+from pathlib import Path
 
 from izwi_models.tiny.recipes.chat.conversations import draw_trained
 from izwi_models.tiny.recipes.chat.wording import Draw
@@ -196,3 +198,26 @@ def phrases(number: int, seed: int) -> list[str]:
         if len(text) <= LONGEST:
             made[text] = None
     return list(made)
+
+
+def main() -> None:
+    """Mix phrases with a text's sentences for speaking; write others that nobody says."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("text", type=Path, help="train.txt of text.py")
+    parser.add_argument("spoken", type=Path, help="output, one a line")
+    parser.add_argument("unspoken", type=Path, help="output, one a line")
+    parser.add_argument("--number", type=int, default=60_000, help="phrases")
+    parser.add_argument("--unspoken-share", type=float, default=0.3, help="of the sentences")
+    parser.add_argument("--seed", type=int, default=35)
+    args = parser.parse_args()
+    sentences = args.text.read_text("utf-8").splitlines()
+    first = round(args.unspoken_share * len(sentences))
+    spoken = sentences[first:] + phrases(args.number, args.seed)
+    random.Random(args.seed).shuffle(spoken)
+    args.spoken.write_text("\n".join(spoken) + "\n", "utf-8")
+    args.unspoken.write_text("\n".join(sentences[:first]) + "\n", "utf-8")
+    print(f"{len(spoken)} to speak, {first} that nobody says")
+
+
+if __name__ == "__main__":
+    main()
