@@ -28,7 +28,6 @@ import soxr
 
 from izwi.arrays import Float32
 from izwi_models.tiny.recipes.selection import write_clips
-from izwi_models.tiny.recipes.speech import SAMPLE_RATE
 
 RATE = 16_000
 PROMPTS = Path("/usr/share/asterisk/sounds/en")
@@ -159,16 +158,15 @@ def piper(texts: Sequence[str]) -> list[Clip]:
 
 
 def main() -> None:
-    """Write the prompts that are not for judging, at both rates, for `asr.py --chosen-by`."""
+    """Write prompts that are not for judging, at both rates, for `asr.py --chosen-by`."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("out", type=Path, help="an .npz file")
+    parser.add_argument("--number", type=int, default=30, help="prompts at each rate")
     args = parser.parse_args()
-    clips = prompts(for_judging=False) + prompts(read_g722, ".g722", for_judging=False)
-    if not clips:
+    narrow, wide = prompts(for_judging=False), prompts(read_g722, ".g722", for_judging=False)
+    if not narrow or not wide:
         raise SystemExit(f"{PROMPT_TEXTS}: apt-get install asterisk-core-sounds-en-wav and -g722")
-    at_24k = [(soxr.resample(clip.samples, RATE, SAMPLE_RATE), clip.text) for clip in clips]
-    write_clips(at_24k, args.out)
-    print(f"{len(clips)} clips")
+    write_clips([*narrow[: args.number], *wide[-args.number :]], args.out)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soxr
 import torch
 from safetensors.torch import load_file
 
@@ -24,7 +25,7 @@ from izwi_models.tiny.recipes.data import Corpus, read_words
 from izwi_models.tiny.recipes.decoding import Sampling, Speaker
 from izwi_models.tiny.recipes.evaluate import pairs_of_a_voice
 from izwi_models.tiny.recipes.selection import BEST, Selection, write_clips
-from izwi_models.tiny.recipes.speech import SpokenWord
+from izwi_models.tiny.recipes.speech import SAMPLE_RATE, SpokenWord
 from tests.models.test_voice_run import TEXTS, write_corpus
 
 EMBEDDED = Path(augment.__file__).parents[1] / "izwi-tiny-asr"
@@ -290,7 +291,8 @@ def test_weights_are_chosen_by_clips_and_averaged_along_the_way(tmp_path: Path) 
     texts = ["The red house is near the river.", "We are going out tonight."]
     speaker = Speaker(EMBEDDED.with_name("izwi-tiny-tts"), cpu)
     codes = speaker.speak(texts, ["clara", "basil"], TextMode.FULL, Sampling(temperature=0.0))
-    clips = [(said.numpy(), text) for said, text in zip(speaker.audio(codes), texts, strict=True)]
+    said = [soxr.resample(audio.numpy(), SAMPLE_RATE, 16_000) for audio in speaker.audio(codes)]
+    clips = list(zip(said, texts, strict=True))
     write_clips(clips, tmp_path / "clips.npz")
     selection = Selection(tmp_path / "clips.npz", folder, cpu)
     assert selection.consider(good) == {"last": 0.0, "mean": 0.0}

@@ -6,40 +6,44 @@ weights along the way is often better than any of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import soxr
 import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi_models.tiny.recipes.decoding import Listener
 from izwi_models.tiny.recipes.evaluate import word_error_rate
 from izwi_models.tiny.recipes.harness import save_tensors
-from izwi_models.tiny.recipes.speech import FRAME
+from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE
 
 BEST = "best.safetensors"
 _AVERAGED = 2 / 3  # share of the saved weights, the latest ones, that are averaged
 
 
-def write_clips(clips: list[tuple[np.ndarray, str]], path: Path) -> None:
-    """Write (samples,) float32 at 24 kHz with their texts, padded to whole codec frames."""
-    padded = [np.pad(samples, (0, -len(samples) % FRAME)) for samples, _ in clips]
+def write_clips(clips: Sequence[tuple[np.ndarray, str]], path: Path) -> None:
+    """Write (samples,) float32 at 16 kHz with their texts."""
+    samples = np.concatenate([samples for samples, _ in clips])
     np.savez_compressed(
         path,
-        samples=np.round(np.concatenate(padded) * 32767).astype(np.int16),
-        lengths=np.array([len(samples) for samples in padded]),
+        samples=np.round(samples * 32767).astype(np.int16),
+        lengths=np.array([len(samples) for samples, _ in clips]),
         texts=np.array([text for _, text in clips]),
     )
 
 
 def read_clips(path: Path, device: torch.device) -> tuple[list[Tensor], list[str]]:
-    """Read what `write_clips` wrote."""
+    """Read what `write_clips` wrote: at 24 kHz, whole codec frames, and the texts."""
     with np.load(path) as file:
         ends = np.cumsum(file["lengths"])[:-1]
         parts = np.split(file["samples"].astype(np.float32) / 32767, ends)
-        return [torch.from_numpy(part).to(device) for part in parts], file["texts"].tolist()
+        texts = file["texts"].tolist()
+    at_24k = [torch.from_numpy(soxr.resample(part, 16_000, SAMPLE_RATE)) for part in parts]
+    return [F.pad(part, (0, -len(part) % FRAME)).to(device) for part in at_24k], texts
 
 
 @dataclass

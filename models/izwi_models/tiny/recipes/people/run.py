@@ -77,7 +77,7 @@ def plan(options: argparse.Namespace, cores: int) -> dict[str, Stage]:
     commands = {
         "weights": (recipe("people.kokoro_weights", weights), weights),
         "text": (
-            recipe("text", text, "--number", 260_000, "--short", 50_000, *seed),
+            recipe("text", text, "--number", 170_000, "--short", 30_000, *seed),
             text / "train.txt",
         ),
         "phrases": (
