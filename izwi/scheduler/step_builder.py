@@ -289,7 +289,8 @@ class StepBuilder:
         elif limit_s == inf or cost.prefill_token_s == 0.0:
             return max(0, most)
         else:
-            tokens = max(int(spare_s / cost.prefill_token_s), least_tokens)
+            affordable = spare_s / cost.prefill_token_s  # infinite under a limit for high priority
+            tokens = max(int(min(affordable, most)), least_tokens)
         return min(tokens, most) if tokens >= min(most, LEAST_CHUNK_TOKENS) else 0
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from izwi.scheduler.cost import StepCost
@@ -194,6 +196,11 @@ def test_places_are_as_many_as_may_run() -> None:
     assert made.admit(view_of(0, 10), victims=[decode(1, num_shared=3)])
     assert plan(made).preempt == (1,)
     assert made.num_admitted == 1
+
+
+def test_a_limit_beyond_all_positions_admits_the_whole_prompt() -> None:
+    made = builder(cost=replace(COST, prefill_token_s=1e-9))
+    assert made.admit(view_of(9, 40), limit_s=1e308)
 
 
 # -- positions -----------------------------------------------------------------------------------
