@@ -10,18 +10,10 @@ from pathlib import Path
 
 from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidRequest
-from izwi_api.http.request_pace import FetchPace, RequestPace
-from izwi_api.http.tls_files import TlsFiles
-from izwi_api.realtime.answering.playback import (
-    DEFAULT_LEAD_MS,
-    LEAST_LEAD_MS,
-    MOST_LEAD_MS,
-    is_lead_ms,
-)
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
 from izwi_api.usage.keys import check_key, digest_of
-from izwi_api.voices.reference_hosts import ReferenceHost
+from izwi_api.voices.reference_hosts import FetchPace, ReferenceHost
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +27,47 @@ OPENAI_VOICES = (
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
 MEGABYTE = 1024 * 1024
+DEFAULT_LEAD_MS = 250
+# A lead shorter than one chunk of audio would leave gaps.
+LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
 _SHORT_KEY_CHARS = 16
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPace:
+    """Time limits for receiving a request.
+
+    The default allows 25 MiB over 2 Mbit/s, which take 105 s.
+
+    Attributes:
+        max_head_s: Seconds for the request line and the headers.
+        grace_s: Seconds for a body before its rate counts.
+        min_bytes_per_s: Bytes of a body that add one second.
+        max_body_s: Seconds for a whole body at any rate.
+    """
+
+    max_head_s: float = 30.0
+    grace_s: float = 20.0
+    min_bytes_per_s: float = 16_384.0
+    max_body_s: float = 300.0
+
+    def body_time_s(self, num_bytes: int) -> float:
+        """Return the time limit, in seconds, after so many received bytes."""
+        return min(self.max_body_s, self.grace_s + num_bytes / self.min_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of the certificate.
+
+    Attributes:
+        cert: PEM: the certificate and the intermediate ones.
+        key: PEM of its private key, without a password; None if it is in the certificate's file.
+    """
+
+    cert: Path
+    key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +181,11 @@ def key_digest(key: str, param: str) -> bytes:
     if len(key) < _SHORT_KEY_CHARS:
         logger.warning("%s is so short that it can be guessed", param)
     return digest_of(key)
+
+
+def is_lead_ms(value: float) -> bool:
+    """Return whether a lead is allowed. 0 disables pacing: audio is sent as it is generated."""
+    return value == 0 or LEAST_LEAD_MS <= value <= MOST_LEAD_MS
 
 
 def check_lead_ms(lead_ms: float, param: str) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi_api.fair_timeout import Countdown, fair_timeout
-from izwi_api.http.request_pace import RequestPace
+from izwi_api.settings import RequestPace
 from tests.api.http.test_request_pace import read
 
 

@@ -9,9 +9,8 @@ from izwi.errors import InvalidRequest
 from izwi_api.cli import serve as command
 from izwi_api.cli.main import app
 from izwi_api.environment import read_settings
-from izwi_api.realtime.answering.playback import is_lead_ms
 from izwi_api.realtime.protocol.settings import RealtimeSettings, updated
-from izwi_api.settings import Settings
+from izwi_api.settings import Settings, is_lead_ms
 from tests.realtime.world import World
 
 

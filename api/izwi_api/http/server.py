@@ -26,9 +26,8 @@ from izwi.errors import RequestTimeout
 from izwi_api.fair_timeout import Countdown
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
-from izwi_api.http.request_pace import RequestPace
-from izwi_api.http.tls_files import TlsFiles
 from izwi_api.http.web_sockets import WebSocketProtocol
+from izwi_api.settings import RequestPace, TlsFiles
 
 logger = logging.getLogger(__name__)
 

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 
 from izwi.errors import InvalidRequest
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The files of the certificate.
-
-    Attributes:
-        cert: PEM: the certificate and the intermediate ones.
-        key: PEM of its private key, without a password; None if it is in the certificate's file.
-    """
-
-    cert: Path
-    key: Path | None = None
+from izwi_api.settings import TlsFiles
 
 
 def read_tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:

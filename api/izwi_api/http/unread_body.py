@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi.errors import RequestTimeout
 from izwi_api.fair_timeout import fair_timeout
-from izwi_api.http.request_pace import RequestPace
+from izwi_api.settings import RequestPace
 
 
 class CloseUnread:

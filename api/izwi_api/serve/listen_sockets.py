@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from izwi_api.http.tls_files import TlsFiles
+from izwi_api.settings import TlsFiles
 
 _BACKLOG = 2048
 

@@ -1,4 +1,4 @@
-"""Parse the hosts from which reference clips may be fetched. Pure.
+"""Parse the hosts from which reference clips may be fetched, and say at which rate. Pure.
 
 A URL is parsed once, strictly, and the connection uses these parts. Its text is not parsed again,
 so no second parser can see another host than the one that was checked.
@@ -39,6 +39,25 @@ _NAT64 = ip_network("64:ff9b::/96")
 _SPECIAL = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20"))
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPace:
+    """Time limits for fetching a reference clip.
+
+    Attributes:
+        grace_s: Seconds from the start, for name, connection and headers, before the rate counts.
+        min_bytes_per_s: Bytes of the clip that add one second.
+        max_s: Seconds in total.
+    """
+
+    grace_s: float = 5.0
+    min_bytes_per_s: float = 65_536.0
+    max_s: float = 10.0
+
+    def time_s(self, num_bytes: int) -> float:
+        """Return the time limit, in seconds, after so many received bytes."""
+        return min(self.max_s, self.grace_s + num_bytes / self.min_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

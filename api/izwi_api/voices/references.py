@@ -19,10 +19,10 @@ import h11
 
 from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.fair_timeout import fair_timeout
-from izwi_api.http.request_pace import FetchPace
 from izwi_api.voices.reference_hosts import (
     OPTION,
     PARAM,
+    FetchPace,
     ReferenceHost,
     ReferenceUrl,
     is_public,

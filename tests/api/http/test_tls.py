@@ -15,7 +15,8 @@ import pytest
 from websockets.sync.client import connect
 
 from izwi.errors import InvalidRequest
-from izwi_api.http.tls_files import TlsFiles, read_tls_files
+from izwi_api.http.tls_files import read_tls_files
+from izwi_api.settings import TlsFiles
 from tests.api.served import served
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")

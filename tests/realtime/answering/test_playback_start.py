@@ -46,7 +46,7 @@ def played(chunks, pace=None):
     """Play an answer through a prebuffer: its gaps, and how long after its first audio it began."""
     pace = pace or ProductionPace()
     began_s, heard = 0.0, []
-    clock = PlaybackClock()
+    clock = PlaybackClock(250)
 
     async def source():
         for chunk in chunks:
@@ -98,7 +98,7 @@ def test_twenty_answers_of_uneven_pace_have_no_gap(seed):
 
 
 def test_without_a_start_that_is_held_back_the_same_answers_have_gaps():
-    clock = PlaybackClock()
+    clock = PlaybackClock(250)
     for chunk in made(0.6):
         clock = clock.send(chunk.playable_ms, chunk.made_ms)
     assert clock.num_gaps >= 2
@@ -233,7 +233,7 @@ def test_gaps_and_latency_are_in_the_metrics(world, monkeypatch):
 
 
 def test_a_pause_is_not_a_gap():
-    clock = PlaybackClock().send(100, 0).resume().send(100, 1000).send(100, 1050).send(40, 1250)
+    clock = PlaybackClock(250).send(100, 0).resume().send(100, 1000).send(100, 1050).send(40, 1250)
     assert (clock.num_gaps, clock.gaps_ms) == (1, 50)
 
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-DEFAULT_LEAD_MS = 250
-# A lead shorter than one chunk of audio would leave gaps.
-LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
-
-
-def is_lead_ms(value: float) -> bool:
-    """Return whether a lead is allowed. 0 disables pacing: audio is sent as it is generated."""
-    return value == 0 or LEAST_LEAD_MS <= value <= MOST_LEAD_MS
-
 
 @dataclass(frozen=True, slots=True)
 class PlaybackClock:
@@ -28,7 +19,7 @@ class PlaybackClock:
         is_resuming: Nothing was sent since a pause; that is not a gap.
     """
 
-    lead_ms: float | None = DEFAULT_LEAD_MS
+    lead_ms: float | None
     sent_ms: float = 0.0
     ends_ms: float = 0.0
     num_gaps: int = 0

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from izwi.errors import InvalidRequest
-from izwi_api.realtime.answering.playback import LEAST_LEAD_MS, MOST_LEAD_MS, is_lead_ms
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import FORMATS, WireFormat
 from izwi_api.realtime.turns.rules import Detection, Eagerness, SemanticVad, ServerVad
+from izwi_api.settings import LEAST_LEAD_MS, MOST_LEAD_MS, is_lead_ms
 
 _MAX_TEXT = 64 << 10
 _Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
