@@ -97,7 +97,7 @@ def _said(text: str | None, text_file: Path | None) -> str:
 def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:
     """Return the output, with a line break at the end."""
     from izwi_api.schemas.alignment import word_json
-    from izwi_api.schemas.transcription import srt, vtt
+    from izwi_api.services.transcription.formats import srt, vtt
     from izwi_api.services.transcription.subtitles import cut_cues
 
     match word_format:

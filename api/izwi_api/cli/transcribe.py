@@ -180,7 +180,7 @@ def _transcript_writer(
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
     """Return the output for an input, with a line break at the end."""
-    from izwi_api.schemas.transcription import srt, vtt
+    from izwi_api.services.transcription.formats import srt, vtt
     from izwi_api.services.transcription.subtitles import cut_segments
 
     match text_format:

@@ -7,13 +7,14 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.inputs.speech import AlignmentInput
 from izwi_api.http.app_state import services_of
-from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.bodies import read_form
 from izwi_api.http.live_response import unless_left
 from izwi_api.routes.openapi import answers, form_body
 from izwi_api.schemas.alignment import AlignmentForm, alignment_json, parse_form
-from izwi_api.schemas.transcription import srt, vtt
+from izwi_api.schemas.form import Form
 from izwi_api.services.context import Services
 from izwi_api.services.transcription.align import find_aligner
+from izwi_api.services.transcription.formats import srt, vtt
 from izwi_api.services.transcription.subtitles import cut_cues
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE
 

@@ -12,10 +12,11 @@ from izwi.audio.decoded_audio import DecodedAudio
 from izwi.audio.encode import CONTENT_TYPES, PCM_RATE, StreamEncoder, stream_encoder
 from izwi.host.threads import compute
 from izwi_api.http.app_state import services_of
-from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.bodies import read_form
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.routes.openapi import answers, form_body
 from izwi_api.schemas.conversion import ConversionForm
+from izwi_api.schemas.form import Form
 from izwi_api.services.context import Services
 
 router = APIRouter()

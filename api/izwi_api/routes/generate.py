@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -12,13 +13,14 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
 from izwi.model.capability import Capability
+from izwi.request.request import Reason
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, json_body
-from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
+from izwi_api.schemas.generate import GenerateBody, generate_inputs
 from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
@@ -51,7 +53,7 @@ async def _generate(services: Services, body: GenerateBody) -> Response:
         for answer in answers:
             answer.abort()  # a generator that was never started does not run its `finally`
         raise
-    whole = [generated(*pair) for pair in zip(answers, request_ids, strict=True)]
+    whole = [_generated(*pair) for pair in zip(answers, request_ids, strict=True)]
     return JSONResponse(whole if body.is_batch else whole[0])
 
 
@@ -86,10 +88,40 @@ async def _events(
             async for place, _ in deltas:  # each event has the whole text so far, as in SGLang
                 begun = True
                 index = {"index": place} if body.is_batch else {}
-                yield event(generated(answers[place], request_ids[place]) | index)
+                yield event(_generated(answers[place], request_ids[place]) | index)
     except IzwiError as error:
         if not begun:
             raise
         yield error_line(error)
         return
     yield DONE
+
+
+def _generated(answer: Answer, request_id: str) -> dict[str, Any]:
+    """Return the text generated so far, including thoughts."""
+    meta: dict[str, Any] = {
+        "id": request_id,
+        "prompt_tokens": answer.num_prompt_tokens,
+        "completion_tokens": answer.num_tokens,
+        "finish_reason": _finish_reason(answer),
+    }
+    if answer.logprobs:
+        meta["output_token_logprobs"] = [
+            [token.logprob, token.token_id, token.spelled.decode(errors="replace")]
+            for token in answer.logprobs
+        ]
+        meta["output_top_logprobs"] = [
+            [[top.logprob, top.token_id, top.spelled.decode(errors="replace")] for top in token.top]
+            for token in answer.logprobs
+        ]
+    return {"text": answer.reasoning + answer.content, "meta_info": meta}
+
+
+def _finish_reason(answer: Answer) -> dict[str, Any] | None:
+    """Return why an answer ended, or None while it is in progress."""
+    if answer.reason is Reason.LENGTH:
+        return {"type": "length", "length": answer.num_tokens}
+    if answer.reason is not Reason.STOP:
+        return None
+    matched = {"matched": answer.stopped_by} if answer.stopped_by else {}
+    return {"type": "stop", **matched}

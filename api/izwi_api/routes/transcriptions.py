@@ -14,24 +14,24 @@ from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.alignment import AlignedWord
 from izwi_api.http.app_state import services_of
-from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.bodies import read_form
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, form_body
 from izwi_api.routes.plain_route import PlainRoute
-from izwi_api.schemas.transcription import (
-    TranscriptionForm,
+from izwi_api.schemas.form import Form
+from izwi_api.schemas.transcription import TranscriptionForm, parse_form
+from izwi_api.services.context import Services
+from izwi_api.services.transcription.align import Aligner, find_aligner
+from izwi_api.services.transcription.formats import (
     extras_json,
     logprobs_json,
-    parse_form,
     srt,
     usage_of,
     verbose_json,
     vtt,
 )
-from izwi_api.services.context import Services
-from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.subtitles import cut_segments
 from izwi_api.services.transcription.transcribe import (
     SAMPLE_RATE,

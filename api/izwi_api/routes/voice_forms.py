@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from izwi.errors import InvalidRequest, TooLarge
-from izwi_api.http.bodies import Form, read_form, read_json
+from izwi_api.http.bodies import read_form, read_json
+from izwi_api.schemas.form import Form
 from izwi_api.settings import Settings
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from izwi.model.alignment import AlignedWord
-from izwi_api.http.bodies import Form
+from izwi_api.schemas.form import Form
 from izwi_api.schemas.languages import LanguageName
 
 

@@ -1,19 +1,17 @@
-"""The body of POST /generate in SGLang's format, and its response. An unknown key is an error."""
+"""The body of POST /generate in SGLang's format. An unknown key is an error."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput
-from izwi.request.request import Reason
 from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, MAX_CHOICES
 from izwi_api.schemas.chat_messages import Strict
-from izwi_api.services.chat.answer import Answer
 
 MAX_PROMPTS = 64
 # Of the sampling parameters, those that the whole text follows.
@@ -157,33 +155,3 @@ def _check_grammars(params: SamplingOptions) -> None:
 def _path(name: str) -> str:
     """Return a sampling parameter's place in the body."""
     return f"sampling_params.{name}"
-
-
-def generated(answer: Answer, request_id: str) -> dict[str, Any]:
-    """Return the text generated so far, including thoughts."""
-    meta: dict[str, Any] = {
-        "id": request_id,
-        "prompt_tokens": answer.num_prompt_tokens,
-        "completion_tokens": answer.num_tokens,
-        "finish_reason": _finish_reason(answer),
-    }
-    if answer.logprobs:
-        meta["output_token_logprobs"] = [
-            [token.logprob, token.token_id, token.spelled.decode(errors="replace")]
-            for token in answer.logprobs
-        ]
-        meta["output_top_logprobs"] = [
-            [[top.logprob, top.token_id, top.spelled.decode(errors="replace")] for top in token.top]
-            for token in answer.logprobs
-        ]
-    return {"text": answer.reasoning + answer.content, "meta_info": meta}
-
-
-def _finish_reason(answer: Answer) -> dict[str, Any] | None:
-    """Return why an answer ended, or None while it is in progress."""
-    if answer.reason is Reason.LENGTH:
-        return {"type": "length", "length": answer.num_tokens}
-    if answer.reason is not Reason.STOP:
-        return None
-    matched = {"matched": answer.stopped_by} if answer.stopped_by else {}
-    return {"type": "stop", **matched}

@@ -8,12 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from izwi.audio.limits import MAX_SPEED, MIN_SPEED
 from izwi_api.schemas.languages import LanguageName
-from izwi_api.services.speech.spoken_text import (
-    MAX_PRONUNCIATIONS,
-    MAX_SPELLING_CHARS,
-    MAX_WORD_CHARS,
-)
 
+MAX_PRONUNCIATIONS = 100
+MAX_WORD_CHARS, MAX_SPELLING_CHARS = 60, 200
 _INT64_MAX = 2**63 - 1
 _VISIBLE = r"[^\s\x1c-\x1f\x85]"  # the characters listed here are white space only in Python
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_WORD_CHARS, pattern=_VISIBLE)]

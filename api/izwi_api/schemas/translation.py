@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from izwi_api.http.bodies import Form
+from izwi_api.schemas.form import Form
 
 
 def _number(value: object) -> object:

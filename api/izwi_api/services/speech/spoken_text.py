@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.control_characters import ControlFilter
+from izwi_api.schemas.speech import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
 
 MAX_PAUSE_S = 10.0
 MAX_PAUSES_S = 60.0  # in total, of one complete text
-MAX_PRONUNCIATIONS = 100
-MAX_WORD_CHARS, MAX_SPELLING_CHARS = 60, 200
 _PAUSE = re.compile(r"\[pause:(\d{1,9}(?:\.\d{1,9})?)(ms|s)\]", re.IGNORECASE)
 _LONGEST_PAUSE = len("[pause:.ms]") + 18
 

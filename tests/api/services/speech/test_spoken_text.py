@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.errors import InvalidRequest
+from izwi_api.schemas.speech import MAX_PRONUNCIATIONS
 from izwi_api.services.speech.spoken_text import (
-    MAX_PRONUNCIATIONS,
     Pause,
     Pronunciations,
     SpokenText,
