@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from izwi.audio.pcm import to_s16le
-from izwi_api.services.transcription import session as transcription_stream
+from izwi_api.routes import transcription_stream
 
 PATH = "/v1/audio/transcriptions/stream"
 SENTENCE = "When does the train leave?"

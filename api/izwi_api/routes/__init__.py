@@ -19,14 +19,14 @@ from izwi_api.routes import (
     responses,
     speech,
     speech_batch,
+    speech_stream,
     stored_completions,
+    transcription_stream,
     transcriptions,
     translations,
     voice_consents,
     voices,
 )
-from izwi_api.services.speech import session as speech_stream
-from izwi_api.services.transcription import session as transcription_stream
 
 ROUTERS: tuple[APIRouter, ...] = (
     speech.router,

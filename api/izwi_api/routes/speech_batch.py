@@ -29,11 +29,11 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import body_of, error_body, invalid_body
 from izwi_api.http.live_response import live_response
 from izwi_api.routes.openapi import json_body
-from izwi_api.routes.speech import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS
 from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
 from izwi_api.services.context import Services
+from izwi_api.services.speech.request import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.services.speech.synthesis import Speech, open_speech
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 

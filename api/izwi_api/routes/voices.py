@@ -12,10 +12,11 @@ from izwi.host.threads import compute
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
-from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.bodies import read_form
 from izwi_api.http.live_response import unless_left
 from izwi_api.routes.openapi import answers, form_body, json_body
 from izwi_api.routes.voice_forms import read_fields
+from izwi_api.schemas.form import Form
 from izwi_api.schemas.voices import (
     ClipBody,
     PromptVoiceBody,
@@ -24,8 +25,8 @@ from izwi_api.schemas.voices import (
     stored_entry,
 )
 from izwi_api.services.context import Services
+from izwi_api.services.speech.voice_design import design_voice
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE, open_transcription
-from izwi_api.services.voices.design import design_voice
 from izwi_api.services.voices.encoding import (
     NewVoice,
     cloning_model,

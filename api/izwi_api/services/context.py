@@ -25,8 +25,8 @@ from izwi.model.protocol import (
 from izwi.model.tracks import Track, frame_track
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
-from izwi_api.services.chat.production_pace import ProductionPace
 from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.services.production_pace import ProductionPace
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.responses import StoredResponses

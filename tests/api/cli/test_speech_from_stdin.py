@@ -15,8 +15,8 @@ from izwi.errors import EngineStopped, InvalidRequest
 from izwi_api.cli.text_in import ArrivingText
 from izwi_api.client import AsyncClient
 from izwi_api.client import speech as module
+from izwi_api.routes import speech_stream
 from izwi_api.serve.app import create_app
-from izwi_api.services.speech import session as speech_stream
 from izwi_api.settings import Access, Settings
 from izwi_api.usage.keys import digest_of
 from tests.api.conftest import FRAME, FakeEngine, FakeRegistry, listening, wait_for

@@ -17,11 +17,11 @@ from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi.inputs.speech import SpeechInput, TextMode
 from izwi.request.request import Request
+from izwi_api.routes import speech_stream
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_services
-from izwi_api.services.speech import session as speech_stream
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.sessions import core
 from izwi_api.settings import Settings

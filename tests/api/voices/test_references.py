@@ -25,8 +25,8 @@ from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.cli.main import app as command_line
 from izwi_api.environment import read_settings
+from izwi_api.routes import speech_stream
 from izwi_api.serve.app import create_app
-from izwi_api.services.speech import session as speech_stream
 from izwi_api.settings import Settings
 from izwi_api.voices import references
 from izwi_api.voices.reference_hosts import (

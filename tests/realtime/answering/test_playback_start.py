@@ -17,7 +17,7 @@ from izwi_api.realtime.answering.playback_start import MOST_HELD_MS, safe_start_
 from izwi_api.realtime.answering.prebuffer import Prebuffer
 from izwi_api.realtime.answering.speaker import Speaker
 from izwi_api.services.chat.answer import AnswerDelta
-from izwi_api.services.chat.production_pace import (
+from izwi_api.services.production_pace import (
     DEFAULT_RATE,
     AudioChunk,
     ProductionPace,

@@ -12,7 +12,7 @@ from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.protocol.formats import OutputEncoder, WireFormat
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
-from izwi_api.services.chat.production_pace import AudioChunk
+from izwi_api.services.production_pace import AudioChunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from izwi_api.services.chat.production_pace import AudioChunk, measured_rate
+from izwi_api.services.production_pace import AudioChunk, measured_rate
 
 # The next chunk is as long as the last one, times this, up to the longest chunk.
 _GROWTH = 2.0

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from izwi_api.realtime.answering.audio import EncodedAudio
 from izwi_api.realtime.answering.playback_start import safe_start_ms
 from izwi_api.services.chat.answer import AnswerDelta
-from izwi_api.services.chat.production_pace import AudioChunk, ProductionPace
+from izwi_api.services.production_pace import AudioChunk, ProductionPace
 
 Piece = AnswerDelta | EncodedAudio
 

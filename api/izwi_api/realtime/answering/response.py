@@ -26,7 +26,7 @@ from izwi_api.realtime.protocol.formats import InputDecoder, WireFormat
 from izwi_api.realtime.protocol.items import Content, Item
 from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.answer import AnswerDelta, CallDelta
-from izwi_api.services.chat.production_pace import ProductionPace
+from izwi_api.services.production_pace import ProductionPace
 
 # Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40

@@ -1,4 +1,4 @@
-"""WebSocket /v1/audio/speech/stream: text in pieces, audio before the text is complete.
+"""A session that speaks text in pieces, with audio before the text is complete.
 
 A session speaks its utterances one after the other. An utterance is the text up to `input.done`; it
 becomes one audio file, or one for each sentence or clause.
@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, WebSocket
 from msgspec import structs
-from pydantic import ValidationError
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
-from izwi.errors import InvalidRequest, IzwiError, TooLarge
+from izwi.errors import InvalidRequest, TooLarge
 from izwi.model.capability import Capability
 from izwi.request.input_stream import WritableModel
-from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
-from izwi_api.http.live_socket import serve_socket
-from izwi_api.routes.speech import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.schemas.speech_stream import (
     InputCancel,
     InputDone,
@@ -37,6 +31,7 @@ from izwi_api.schemas.speech_stream import (
 )
 from izwi_api.services.context import Services
 from izwi_api.services.speech.audio_messages import AudioMessages
+from izwi_api.services.speech.request import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.services.speech.synthesis import Speech, encoded_audio, open_speech, piece_seed
 from izwi_api.services.speech.utterance import Setting, Utterance
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
@@ -44,30 +39,29 @@ from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from izwi_api.services.transcription.align import Aligner
 from izwi_api.sessions.core import Message, Session
-from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
+from izwi_api.sessions.errors import POLICY, SessionOver
 from izwi_api.usage.metering import current_usage
 
-logger = logging.getLogger(__name__)
-router = APIRouter()
 
-LIMITS = StreamLimits()
+class SpeechSession:
+    """A `Service` that speaks the text of one client.
 
+    Args:
+        session: The session that it serves.
+        services: Models and voices.
+        limits: What the client may send, and when.
+        describe: Returns the message that reports an error.
+    """
 
-@router.websocket("/v1/audio/speech/stream")
-async def stream_speech(socket: WebSocket) -> None:
-    """Speak text while it is written."""
-    services: Services = socket.app.state.izwi.services
-    limits = LIMITS.under(services.settings)
-    await serve_socket(
-        socket, limits.of_session, lambda session: _SpeechSession(session, services, limits)
-    )
-
-
-class _SpeechSession:
-    """A `Service` that speaks the text of one client."""
-
-    def __init__(self, session: Session, services: Services, limits: StreamLimits):
+    def __init__(
+        self,
+        session: Session,
+        services: Services,
+        limits: StreamLimits,
+        describe: Callable[[Exception], dict[str, object]],
+    ):
         self._session, self._services, self._limits = session, services, limits
+        self._describe = describe
         self._setting: Setting | None = None
         self._open: Utterance | None = None  # the one whose text is being written
         self._unsaid: deque[Utterance] = (
@@ -308,10 +302,10 @@ class _SpeechSession:
 
     def report(self, error: Exception) -> None:
         """Report a bad message, or why the session ends."""
-        self._session.put(json.dumps(_error_message(error)))
+        self._session.put(json.dumps(self._describe(error)))
 
     async def _tell(self, error: Exception, **place: int) -> None:
-        await self._send({**_error_message(error), **place})
+        await self._send({**self._describe(error), **place})
 
     async def _send(self, message: dict[str, object] | bytes) -> None:
         await self._session.send(message if isinstance(message, bytes) else json.dumps(message))
@@ -335,28 +329,3 @@ class _SpeechSession:
                 "text_timeout",
                 POLICY,
             )
-
-
-def _error_message(error: Exception) -> dict[str, object]:
-    """Return OpenAI's error object, and its message beside it for vLLM-Omni's clients."""
-    reported = _error_of(error)
-    inner = reported["error"]
-    assert isinstance(inner, dict)
-    return {"type": "error", "message": inner["message"], **reported}
-
-
-def _error_of(error: Exception) -> dict[str, object]:
-    if isinstance(error, SessionOver):
-        kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
-        return error_body(str(error), kind, code=error.code)
-    if isinstance(error, ValidationError):
-        return invalid_body(list(error.errors()))
-    if is_internal(error):
-        logger.error("a speech session continues after a failure", exc_info=error)
-    if not isinstance(error, IzwiError):
-        return error_body("internal error", "server_error", code="internal_error")
-    reported = body_of(error)
-    wait_s = getattr(error, "retry_after_s", None)
-    if wait_s is not None:
-        reported["retry_after_s"] = wait_s
-    return reported

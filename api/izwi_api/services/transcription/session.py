@@ -1,22 +1,16 @@
-"""WebSocket /v1/audio/transcriptions/stream: transcribe audio while it arrives."""
+"""A session that transcribes audio while it arrives."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
-
-from fastapi import APIRouter, WebSocket
 
 from izwi.audio.pcm import from_s16le
 from izwi.audio.resample import StreamResampler
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
-from izwi_api.http.errors import body_of, error_body, is_internal
-from izwi_api.http.live_socket import serve_socket
 from izwi_api.schemas.transcription_stream import (
     MAX_BYTES,
     InputCancel,
@@ -26,7 +20,6 @@ from izwi_api.schemas.transcription_stream import (
     parse_message,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.live_engine import LiveEngine
 from izwi_api.services.transcription.live import (
     SAMPLE_RATE,
     LiveTranscription,
@@ -36,22 +29,8 @@ from izwi_api.services.transcription.live import (
     open_live_transcription,
 )
 from izwi_api.sessions.core import Message, Session
-from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
-from izwi_api.sessions.limits import SessionLimits
+from izwi_api.sessions.errors import SessionOver
 from izwi_api.usage.metering import current_usage
-
-logger = logging.getLogger(__name__)
-router = APIRouter()
-
-LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
-
-
-@router.websocket("/v1/audio/transcriptions/stream")
-async def stream_transcription(socket: WebSocket) -> None:
-    """Transcribe audio while it arrives."""
-    services: Services = socket.app.state.izwi.services
-    services = replace(services, engine=LiveEngine(services.engine))
-    await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
 
 
 class _Utterance:
@@ -78,11 +57,22 @@ class _Utterance:
         await self.live.finish()
 
 
-class _TranscriptionSession:
-    """A `Service` that transcribes the audio of one client."""
+class TranscriptionSession:
+    """A `Service` that transcribes the audio of one client.
 
-    def __init__(self, session: Session, services: Services):
-        self._session, self._services = session, services
+    Args:
+        session: The session that it serves.
+        services: The models.
+        describe: Returns the message that reports an error.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        services: Services,
+        describe: Callable[[Exception], dict[str, object]],
+    ):
+        self._session, self._services, self._describe = session, services, describe
         self._config = SessionConfig()
         self._utterance: _Utterance | None = None
         self._begun, self._written = asyncio.Event(), asyncio.Event()
@@ -113,16 +103,7 @@ class _TranscriptionSession:
 
     def report(self, error: Exception) -> None:
         """Report a bad message, or why the session ends."""
-        if isinstance(error, SessionOver):
-            kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
-            reported = error_body(str(error), kind, code=error.code)
-        elif isinstance(error, IzwiError):
-            reported = body_of(error)
-        else:
-            reported = error_body("internal error", "server_error", code="internal_error")
-        if is_internal(error) and not isinstance(error, SessionOver):
-            logger.error("a transcription session continues after a failure", exc_info=error)
-        self._session.put(json.dumps({"type": "error", **reported}))
+        self._session.put(json.dumps(self._describe(error)))
 
     # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:

@@ -1,1 +1,1 @@
-"""The voices of requests: by name, from a clip, or from a description."""
+"""The voices of requests: by name, and encoded from clips."""

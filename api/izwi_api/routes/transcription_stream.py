@@ -1,0 +1,48 @@
+"""WebSocket /v1/audio/transcriptions/stream: transcribe audio while it arrives."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from fastapi import APIRouter, WebSocket
+
+from izwi.errors import IzwiError
+from izwi_api.http.errors import body_of, error_body, is_internal
+from izwi_api.http.live_socket import serve_socket
+from izwi_api.services.context import Services
+from izwi_api.services.live_engine import LiveEngine
+from izwi_api.services.transcription.session import TranscriptionSession
+from izwi_api.sessions.core import Session
+from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
+from izwi_api.sessions.limits import SessionLimits
+
+logger = logging.getLogger(__name__)
+router = APIRouter()
+
+LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
+
+
+@router.websocket("/v1/audio/transcriptions/stream")
+async def stream_transcription(socket: WebSocket) -> None:
+    """Transcribe audio while it arrives."""
+    services: Services = socket.app.state.izwi.services
+    services = replace(services, engine=LiveEngine(services.engine))
+
+    def open_session(session: Session) -> TranscriptionSession:
+        return TranscriptionSession(session, services, _error_message)
+
+    await serve_socket(socket, LIMITS, open_session)
+
+
+def _error_message(error: Exception) -> dict[str, object]:
+    if isinstance(error, SessionOver):
+        kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
+        reported = error_body(str(error), kind, code=error.code)
+    elif isinstance(error, IzwiError):
+        reported = body_of(error)
+    else:
+        reported = error_body("internal error", "server_error", code="internal_error")
+    if is_internal(error) and not isinstance(error, SessionOver):
+        logger.error("a transcription session continues after a failure", exc_info=error)
+    return {"type": "error", **reported}

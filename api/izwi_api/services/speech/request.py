@@ -1,0 +1,115 @@
+"""What a request for speech asks of its model: text, voice and sampling."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+
+from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
+from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi_api.schemas.speech import SpeechBody
+from izwi_api.services.context import Services
+from izwi_api.services.voices.names import resolve_voice
+from izwi_api.settings import Settings
+from izwi_api.voices.reference_hosts import is_address
+from izwi_api.voices.store import REFERENCE_RATE
+
+
+def check_texts(body: SpeechBody, settings: Settings) -> None:
+    """Check that the texts are not too long, and that one is not empty. Raises InvalidRequest."""
+    for name, text in (
+        ("input", body.input),
+        ("instructions", body.instructions),
+        ("ref_text", body.ref_text),
+    ):
+        if text is not None and len(text) > settings.max_input_chars:
+            raise InvalidRequest(
+                f"{name} has {len(text)} characters; at most "
+                f"{settings.max_input_chars} are allowed",
+                param=name,
+            )
+    if not body.input.strip():
+        raise InvalidRequest("input has no text", param="input")
+
+
+def ignored_fields(services: Services, body: SpeechBody) -> list[str]:
+    """Return the fields of a request that its model cannot follow."""
+    follows = services.registry.speech(body.model).follows_instructions
+    return ["instructions"] if (body.instructions or "").strip() and not follows else []
+
+
+def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | None) -> SpeechInput:
+    """Return the model's input for a request."""
+    return SpeechInput(
+        text=body.input,
+        voice=voice,
+        language=body.language,
+        instruct=body.instructions,
+        text_mode=TextMode(body.text_mode) if body.text_mode else None,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        seed=body.seed,
+        max_new_tokens=body.max_new_tokens,
+        pronunciations=body.pronunciations,
+    )
+
+
+async def find_voice(
+    services: Services, body: SpeechBody
+) -> str | VoicePrompt | ReferenceClip | None:
+    """Return the voice that a request names or contains.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The voice does not exist, or the model cannot clone.
+    """
+    model = services.registry.speech(body.model)
+    if body.ref_audio is not None:
+        if not model.can_clone:
+            raise InvalidRequest(
+                f"model {body.model!r} cannot follow a reference clip", param="ref_audio"
+            )
+        return await _reference_clip(body, services)
+    if body.ref_text is not None or body.x_vector_only:
+        name = "ref_text" if body.ref_text is not None else "x_vector_only"
+        raise InvalidRequest(f"{name} needs ref_audio", param=name)
+    if body.voice is not None:
+        return await resolve_voice(services, body.model, body.voice)
+    if model.speakers:
+        raise InvalidRequest("missing required parameter: 'voice'", param="voice")
+    return None
+
+
+async def _reference_clip(body: SpeechBody, services: Services) -> ReferenceClip:
+    assert body.ref_audio is not None
+    if not body.x_vector_only and not (body.ref_text or "").strip():
+        raise InvalidRequest(
+            "ref_text must be what ref_audio says; or set x_vector_only", param="ref_text"
+        )
+    settings = services.settings
+    if is_address(body.ref_audio):
+        content = await services.references.fetch(body.ref_audio)
+    else:
+        limit_bytes = settings.max_reference_bytes
+        content = await asyncio.to_thread(_decode_base64, body.ref_audio, limit_bytes)
+    try:
+        samples = await services.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
+    except InvalidRequest as error:
+        raise type(error)(str(error), param="ref_audio") from error
+    return ReferenceClip(samples, None if body.x_vector_only else body.ref_text)
+
+
+def _decode_base64(text: str, limit_bytes: int) -> bytes:
+    """Decode a data: URL or plain base64."""
+    if text.startswith("data:"):
+        head, comma, text = text.partition(",")
+        if not comma or not head.endswith(";base64") or head.startswith("data:text"):
+            raise InvalidAudio("a data: URL must hold audio in base64", param="ref_audio")
+    if len(text) * 3 // 4 > limit_bytes + 2:
+        raise TooLarge(f"the clip is larger than {limit_bytes} bytes", param="ref_audio")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidAudio("ref_audio is not valid base64", param="ref_audio") from error
