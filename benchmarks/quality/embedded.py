@@ -21,7 +21,7 @@ from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi_api.services.context import chunks_of
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.align import find_aligner
-from izwi_api.services.transcription.transcribe import open_transcription
+from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
 from izwi_models.tiny.recipes.speech import SAMPLE_RATE, Espeak, Utterance
 from izwi_models.tiny.recipes.voices import Voice
 
@@ -53,7 +53,7 @@ class World:
         """Transcribe 16 kHz audio."""
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(
-            self.engine, self.registry, self.asr, ask, detects_speech=detects_speech
+            self.engine, self.registry, self.asr, ask, PieceOptions(detects_speech=detects_speech)
         )
         await transcription.finish()
         return transcription.text

@@ -20,7 +20,7 @@ from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi_api.services.speech.synthesis import open_speech
-from izwi_api.services.transcription.transcribe import open_transcription
+from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
 
 SENTENCES = (
     "The train leaves at seven in the morning.",
@@ -71,7 +71,11 @@ class World:
     async def transcribe(self, pcm: Float32, *, detects_speech: bool = True) -> str:
         ask = TranscriptionInput(soxr.resample(pcm, 24000, 16000).astype(np.float32))
         heard = await open_transcription(
-            self.engine, self.registry, "izwi-tiny-asr", ask, detects_speech=detects_speech
+            self.engine,
+            self.registry,
+            "izwi-tiny-asr",
+            ask,
+            PieceOptions(detects_speech=detects_speech),
         )
         await heard.finish()
         return heard.text

@@ -17,6 +17,7 @@ from izwi_api.services.transcription.align import find_aligner
 from izwi_api.services.transcription.formats import srt, vtt
 from izwi_api.services.transcription.subtitles import cut_cues
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE
+from izwi_api.services.uploads import Upload
 
 router = APIRouter()
 
@@ -30,17 +31,23 @@ router = APIRouter()
 async def create_alignment(request: Request) -> Response:
     """Return the start and end of each word."""
     services = services_of(request)
-    form = await read_form(request, services.settings.max_upload_bytes)
-    fields = parse_form(form)
-    return await unless_left(request.receive, _answer(services, form, fields))
+    with await services.uploads.enter() as upload:
+        with upload.client_acts():
+            form = await read_form(request, services.settings.max_upload_bytes)
+        fields = parse_form(form)
+        return await unless_left(request.receive, _answer(services, form, fields, upload))
 
 
-async def _answer(services: Services, form: Form, fields: AlignmentForm) -> Response:
+async def _answer(
+    services: Services, form: Form, fields: AlignmentForm, upload: Upload
+) -> Response:
     content = form.file("file")
     # An unknown model is reported before the file is decoded.
     aligner = find_aligner(services.engine, services.registry, fields.model)
     limits = services.settings.upload_limits
+    await upload.wait_for_turn()
     with await services.decoder.spool(content, SAMPLE_RATE, limits) as audio:
+        upload.count(1)
         (words,) = await aligner.align([AlignmentInput(audio, fields.text, fields.language)])
     match fields.response_format:
         case "srt":

@@ -35,9 +35,11 @@ from izwi_api.services.transcription.formats import (
 from izwi_api.services.transcription.subtitles import cut_segments
 from izwi_api.services.transcription.transcribe import (
     SAMPLE_RATE,
+    PieceOptions,
     Transcription,
     open_transcription,
 )
+from izwi_api.services.uploads import Upload
 
 router = APIRouter(route_class=PlainRoute)
 
@@ -57,52 +59,64 @@ _MIN_AUDIO_S = 0.1
 async def create_transcription(request: Request) -> Response:
     """Transcribe a file."""
     services = services_of(request)
-    form = await read_form(request, services.settings.max_upload_bytes)
-    # Checked before anything that depends on the model or the format.
-    for name in form.fields.get("model", ()):
-        services.registry.transcription(name)
-    fields = parse_form(form)
-    if fields.stream and fields.response_format not in ("json", "verbose_json"):
-        raise InvalidRequest("stream needs response_format json or verbose_json", param="stream")
-    return await unless_left(request.receive, _answer(services, form, fields))
+    with ExitStack() as resources:
+        upload = resources.enter_context(await services.uploads.enter())
+        with upload.client_acts():
+            form = await read_form(request, services.settings.max_upload_bytes)
+        # Checked before anything that depends on the model or the format.
+        for name in form.fields.get("model", ()):
+            services.registry.transcription(name)
+        fields = parse_form(form)
+        if fields.stream and fields.response_format not in ("json", "verbose_json"):
+            message = "stream needs response_format json or verbose_json"
+            raise InvalidRequest(message, param="stream")
+        answer = _answer(services, form, fields, upload, resources)
+        return await unless_left(request.receive, answer)
 
 
-async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> Response:
+async def _answer(
+    services: Services,
+    form: Form,
+    fields: TranscriptionForm,
+    upload: Upload,
+    resources: ExitStack,
+) -> Response:
+    """Transcribe a file; `resources` is closed after the answer, also if that is a stream."""
     content = form.take("file")
     # An unknown model is reported before the file is decoded.
     resampling = resampling_of(services.registry.transcription(fields.model))
     aligner = _aligner(services, fields)
     limits, spool = services.settings.upload_limits, services.decoder.spool
-    with ExitStack() as resources:
-        decoded = await spool(content, SAMPLE_RATE, limits, resampling)
-        audio = resources.enter_context(decoded)
-        del content  # it may be as large as all other memory of this request
-        if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
-            raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
-        ask = TranscriptionInput(
-            audio,
-            language=fields.forced_language,
-            context=fields.context,
-            temperature=fields.temperature,
-            max_new_tokens=fields.max_new_tokens,
-            logprobs=fields.with_logprobs,
+    await upload.wait_for_turn()
+    audio = resources.enter_context(await spool(content, SAMPLE_RATE, limits, resampling))
+    del content  # it may be as large as all other memory of this request
+    if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
+        raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
+    ask = TranscriptionInput(
+        audio,
+        language=fields.forced_language,
+        context=fields.context,
+        temperature=fields.temperature,
+        max_new_tokens=fields.max_new_tokens,
+        logprobs=fields.with_logprobs,
+    )
+    options = PieceOptions(
+        aligner.model if aligner else None,
+        services.settings.detects_speech and fields.vad_filter,
+        upload,
+    )
+    transcription = await open_transcription(
+        services.engine, services.registry, fields.model, ask, options
+    )
+    resources.callback(transcription.abort)
+    if fields.stream:
+        kept = resources.pop_all()
+        return await live_response(
+            _events(transcription, fields, aligner, upload, kept), MEDIA_TYPE
         )
-        model = aligner.model if aligner else None
-        transcription = await open_transcription(
-            services.engine,
-            services.registry,
-            fields.model,
-            ask,
-            aligner=model,
-            detects_speech=services.settings.detects_speech and fields.vad_filter,
-        )
-        resources.callback(transcription.abort)
-        if fields.stream:
-            events = _events(transcription, fields, aligner, resources.pop_all())
-            return await live_response(events, MEDIA_TYPE)
-        await transcription.finish()
-        words = await _words(aligner, transcription, fields) if aligner else None
-        return _whole(transcription, fields, words)
+    await transcription.finish()
+    words = await _words(aligner, transcription, fields) if aligner else None
+    return _whole(transcription, fields, words)
 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
@@ -221,6 +235,7 @@ async def _events(
     transcription: Transcription,
     fields: TranscriptionForm,
     aligner: Aligner | None,
+    upload: Upload,
     resources: ExitStack,
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a transcription; `resources` is closed after the last one."""
@@ -231,7 +246,9 @@ async def _events(
                 async for delta in deltas:
                     events = (telling.grown(delta) if delta else b"") + telling.ended()
                     if events:
-                        yield events
+                        with upload.client_acts():
+                            yield events
+                        upload.go_on()
                         begun = True
             words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:

@@ -26,7 +26,7 @@ from izwi_api.schemas.voices import (
 )
 from izwi_api.services.context import Services
 from izwi_api.services.speech.voice_design import design_voice
-from izwi_api.services.transcription.transcribe import SAMPLE_RATE, open_transcription
+from izwi_api.services.transcription.transcribe import SAMPLE_RATE, PieceOptions, open_transcription
 from izwi_api.services.voices.encoding import (
     NewVoice,
     cloning_model,
@@ -159,13 +159,8 @@ async def _heard(services: Services, sample: bytes) -> str | None:
         return None
     samples = await decode_clip(services, sample, SAMPLE_RATE, "audio_sample")
     ask = TranscriptionInput(samples)
-    heard = await open_transcription(
-        services.engine,
-        services.registry,
-        model_name,
-        ask,
-        detects_speech=services.settings.detects_speech,
-    )
+    options = PieceOptions(detects_speech=services.settings.detects_speech)
+    heard = await open_transcription(services.engine, services.registry, model_name, ask, options)
     await heard.finish()
     return heard.text.strip() or None
 

@@ -30,6 +30,7 @@ from izwi_api.services.production_pace import ProductionPace
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.uploads import Uploads
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -101,6 +102,7 @@ class Services:
             and whether it was given.
         report_answer: Takes the figures of each spoken answer of a live session.
         pace: The pace at which spoken answers are made.
+        uploads: The files that are read and decoded, and those that wait for it.
     """
 
     engine: EngineClient
@@ -115,6 +117,7 @@ class Services:
     count_prepared: Callable[[bool], None] = lambda _: None
     report_answer: Callable[[AnswerFigures], None] = lambda _: None
     pace: ProductionPace = field(default_factory=ProductionPace)
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 # The text track, in every model that has one.

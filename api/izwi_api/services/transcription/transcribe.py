@@ -27,6 +27,7 @@ from izwi.model.protocol import TranscriptionModel
 from izwi.request.request import Request
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
+from izwi_api.services.uploads import Upload
 from izwi_api.usage.metering import current_usage
 
 SAMPLE_RATE = 16_000
@@ -189,14 +190,30 @@ class Transcription:
         return delta
 
 
+@dataclass(frozen=True, slots=True)
+class PieceOptions:
+    """How audio is cut, and which of its pieces run.
+
+    Attributes:
+        aligner: If given, pieces are cut short enough for it.
+        detects_speech: Give pieces without speech an empty text, without running the model.
+        upload: The file that the audio is from; it limits the pieces in flight.
+    """
+
+    aligner: AlignmentModel | None = None
+    detects_speech: bool = True
+    upload: Upload | None = None
+
+
+_PLAIN = PieceOptions()
+
+
 async def open_transcription(
     engine: EngineClient,
     registry: Registry,
     model_name: str,
     ask: TranscriptionInput,
-    *,
-    aligner: AlignmentModel | None = None,
-    detects_speech: bool = True,
+    options: PieceOptions = _PLAIN,
 ) -> Transcription:
     """Start a transcription.
 
@@ -205,8 +222,7 @@ async def open_transcription(
         registry: The served models.
         model_name: The transcription model.
         ask: The audio and the options.
-        aligner: If given, pieces are cut short enough for it.
-        detects_speech: Give pieces without speech an empty text, without running the model.
+        options: How it is cut, and which pieces run.
 
     Raises:
         ModelNotFound: No such model.
@@ -215,8 +231,8 @@ async def open_transcription(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.transcription(model_name)
-    ask, places = await compute(_cut, model, ask, aligner)
-    pieces = _Pieces(engine, model, model_name, ask, places, detects_speech)
+    ask, places = await compute(_cut, model, ask, options.aligner)
+    pieces = _Pieces(engine, model, model_name, ask, places, options)
     await pieces.start()
     return Transcription(model, pieces)
 
@@ -267,10 +283,11 @@ class _Pieces:
         model_name: str,
         ask: TranscriptionInput,
         places: list[tuple[int, int]],
-        detects_speech: bool,
+        options: PieceOptions,
     ):
         self._engine, self._model, self._model_name = engine, model, model_name
-        self.ask, self._places, self._detects_speech = ask, places, detects_speech
+        self.ask, self._places = ask, places
+        self._detects_speech, self._upload = options.detects_speech, options.upload
         self.num_prompt_positions = 0
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
@@ -280,7 +297,10 @@ class _Pieces:
 
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
-        num_first = num_together(self._places)
+        num_first = self._most_in_flight(0)
+        if self._upload is not None:
+            self._upload.expect(num_together(self._places))
+            self._upload.count(num_first)
         prepared = await self._prepare_each(self._places[:num_first])
         later = self._places[num_first:]
         # a key without the quota for all of it is refused before the first text
@@ -296,14 +316,23 @@ class _Pieces:
         for number in range(1, len(self._places) + 1):
             yield self._begun[0]
             self._begun.popleft()
-            while self._num_asked < number + num_together(self._places[number:]):
+            if self._upload is not None:
+                self._upload.count(len(self._begun))
+            while self._num_asked < number + self._most_in_flight(number):
                 await self._follow(self._places[self._num_asked])
+                if self._upload is not None:
+                    self._upload.count(len(self._begun))
 
     def abort(self) -> None:
         """Abort all pieces in flight."""
         for piece in self._begun:
             if piece.stream is not None:
                 piece.stream.abort()
+
+    def _most_in_flight(self, number: int) -> int:
+        """Return how many pieces may be in flight from a piece on."""
+        alone = num_together(self._places[number:])
+        return alone if self._upload is None else self._upload.most_in_flight(alone)
 
     async def _follow(self, place: tuple[int, int]) -> None:
         prepared = await self._prepare_each([place])

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from izwi.errors import QuotaExceeded
 from izwi.inputs.speech import TranscriptionInput
 from izwi_api.services.transcription import transcribe
-from izwi_api.services.transcription.transcribe import open_transcription
+from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
 from izwi_api.usage.metering import CountedEngine, Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeTranscription
 
 PIECES, AHEAD = 9, 4
 AUDIO = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
+UNDETECTED = PieceOptions(detects_speech=False)
 
 
 class Heard(FakeTranscription):
@@ -76,9 +77,7 @@ def world(monkeypatch):
 async def test_few_pieces_are_in_work_at_a_time(world):
     engine, counted_engine, registry = world
     with counted(1000.0) as usage:
-        result = await open_transcription(
-            counted_engine, registry, "m", AUDIO, detects_speech=False
-        )
+        result = await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
         assert engine.num_submitted == AHEAD
         await result.finish()
         assert usage.heard_s == pytest.approx(85.0)
@@ -94,16 +93,46 @@ async def test_a_quota_is_checked_before_the_first_text(world):
     engine, counted_engine, registry = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
-            await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+            await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
         assert usage.heard_s == pytest.approx(0.0)
     assert not engine.live
 
 
 async def test_disconnect_stops_pieces_in_flight(world):
     engine, counted_engine, registry = world
-    result = await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+    result = await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
     async for _ in result.deltas(live=True):
         break
     result.abort()
     assert not engine.live
     assert engine.num_submitted <= AHEAD + 1
+
+
+class Share:
+    """A file in progress that may have three pieces in flight; keeps what it was told."""
+
+    def __init__(self):
+        self.counted, self.expected = [], None
+
+    def expect(self, num_pieces):
+        self.expected = num_pieces
+
+    def most_in_flight(self, num_pieces):
+        return min(3, num_pieces)
+
+    def count(self, num_pieces):
+        self.counted.append(num_pieces)
+
+
+async def test_a_file_has_no_more_pieces_in_flight_than_its_share(world):
+    engine, _, registry = world
+    share = Share()
+    options = PieceOptions(detects_speech=False, upload=share)
+    result = await open_transcription(engine, registry, "m", AUDIO, options)
+    assert engine.num_submitted == 3
+    await result.finish()
+    assert share.expected == AHEAD
+    # each piece that ends is reported before another one follows
+    assert share.counted == [3, *[2, 3] * (PIECES - 3), 2, 1, 0]
+    assert engine.most == 3
+    assert len(result.segments) == PIECES
