@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import select
+import socket
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +22,13 @@ from izwi_api.services.decoding import InProcess
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.uploads import Uploads
 from izwi_api.settings import Settings
-from tests.api.conftest import FakeEngine, FakeRegistry, FakeTranscription
+from tests.api.conftest import (
+    FakeEngine,
+    FakeRegistry,
+    FakeTranscription,
+    listening,
+    wait_for,
+)
 
 
 async def turns(count=20):
@@ -455,3 +464,37 @@ async def test_a_body_that_arrives_slowly_delays_no_other(make_world, tone_wav, 
     slow.left.set()
     await slow.answer()
     assert world.uploads.num_in_progress == 0
+
+
+HEAD = (
+    "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n"
+    "content-type: multipart/form-data; boundary=x\r\n\r\n"
+)
+
+
+def send_upload(port, num_bytes):
+    """Send an upload until the server's system takes no more; return the socket and the rest."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(HEAD.format(num_bytes).encode())
+    connection.setblocking(False)
+    while num_bytes and select.select([], [connection], [], 0.3)[1]:
+        num_bytes -= connection.send(bytes(min(num_bytes, 1 << 16)))
+    connection.settimeout(30)
+    return connection, num_bytes
+
+
+def test_the_body_of_a_waiting_upload_stays_with_the_client(make_world, monkeypatch):
+    """The server holds a few kB of it, and the answer reaches a client that is still sending."""
+    monkeypatch.setattr(uploads, "_PATIENCE_S", 1e6)
+    world = make_world(max_pieces=1, max_wait_s=0.5)
+    with listening(world.app) as port:
+        first = socket.create_connection(("127.0.0.1", port), timeout=30)
+        first.sendall(HEAD.format(100).encode())
+        wait_for(lambda: world.uploads.num_in_progress)
+        waiting, num_left = send_upload(port, 20 << 20)
+        with closing(first), closing(waiting):
+            assert num_left > 8 << 20
+            assert waiting.recv(12) == b"HTTP/1.1 503"
+        wait_for(lambda: not world.uploads.num_in_progress)  # the first one has left, too
+    assert world.decoder.num_files == 0
+    assert world.uploads.num_in_progress == world.uploads.num_waiting == 0
