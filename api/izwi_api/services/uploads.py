@@ -173,7 +173,7 @@ class Uploads:
     async def wait_for_turn(self, upload: Upload) -> None:
         """Wait until a file may go on; raises as `enter`."""
         caller = upload.caller
-        if may_queue(self._pieces, caller, self._max_pieces):
+        if self._may_enter(upload):
             upload.go_on()
             return
         wait_s = self._expected_s(caller)
@@ -211,6 +211,14 @@ class Uploads:
         """Count more pieces of a file in progress, or less."""
         self._pieces[caller] += more
         self._give_turns()
+
+    def _may_enter(self, upload: Upload) -> bool:
+        """Whether pieces are free, or the caller has less than an equal part with this file."""
+        if self._pieces.total() < self._max_pieces:
+            return True
+        num_callers = len(self._pieces) + (upload.caller not in self._pieces)
+        mine = self._pieces[upload.caller] + upload.num_pieces
+        return mine <= self._max_pieces // num_callers
 
     def _give_turns(self) -> None:
         while self._waiting and self._pieces.total() < self._max_pieces:
