@@ -423,28 +423,28 @@ async def test_a_long_file_goes_on_beside_others(make_world, tone_wav, monkeypat
 async def test_clients_may_leave_at_any_point(make_world, tone_wav, point, stream):
     engine = HeldEngine()
     world = make_world(engine, max_pieces=1)
-    held = Client(world.app, tone_wav(1.0), stream=stream)
+    first = Client(world.app, tone_wav(1.0), stream=stream)
     await until(lambda: engine.live)
     if point in ("waiting", "body"):
         client = Client(world.app, tone_wav(1.0), stream=stream)
         client.body = []
         if point == "body":
-            held.left.set()
+            first.left.set()
             await until(lambda: client.num_reads)
         else:
             await until(lambda: world.uploads.num_waiting)
-            held.left.set()
+            first.left.set()
         client.left.set()
         await client.answer()
     elif point == "answer":
-        held.reads_answer.clear()
+        first.reads_answer.clear()
         engine.goes.set()
-        await until(lambda: held.text or held.task.done())
-        held.left.set()
-        held.reads_answer.set()
+        await until(lambda: first.text or first.task.done())
+        first.left.set()
+        first.reads_answer.set()
     else:
-        held.left.set()
-    await held.answer()
+        first.left.set()
+    await first.answer()
     await until(lambda: not engine.live)
     assert world.uploads.num_in_progress == world.uploads.num_waiting == 0
     engine.goes.set()
