@@ -85,12 +85,30 @@ def underrun_s(chunks: Iterable[tuple[float, float]]) -> float:
 
 
 def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:
-    """Return the number of frames of the chunk after `num_chunks` chunks.
+    """Return the number of frames of the chunk after `num_chunks` chunks of full length.
 
     The first chunk is small so that audio starts early; later ones grow, because each call of
     the codec costs something beyond its frames and the listener has audio in hand by then.
     """
     return ramp[min(num_chunks, len(ramp) - 1)]
+
+
+def full_chunks(chunks: Iterable[int], ramp: Sequence[int]) -> int:
+    """Return how many of a stream's chunks had their full length, up to the last of the ramp.
+
+    A chunk is shorter if the text ran out. It gives the listener little audio, so the next one
+    must not be longer than it would have been without it.
+
+    Args:
+        chunks: Frames of each chunk.
+        ramp: Frames of a stream's first, second, ... chunk of full length.
+    """
+    count = 0
+    for frames in chunks:
+        if count == len(ramp) - 1:
+            break
+        count += frames >= ramp[count]
+    return count
 
 
 def short_chunk_frames(num_frames: int, ramp: Sequence[int]) -> int:

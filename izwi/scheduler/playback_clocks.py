@@ -13,7 +13,7 @@ from math import inf
 
 from izwi.request.sequence import Sequence
 from izwi.scheduler.plan import FramesDue
-from izwi.scheduler.playback import chunk_frames, short_chunk_frames, slack_s
+from izwi.scheduler.playback import chunk_frames, full_chunks, short_chunk_frames, slack_s
 
 # An incomplete piece is assumed to continue for at least this long.
 _TURN_S = 1.0
@@ -191,7 +191,13 @@ class PlaybackClocks:
 
 def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
     """Return the frames of a stream's next chunk, as if the steps in flight had ended."""
-    return chunk_frames(len(sequence.audio.chunks) + sequence.pending.chunks, ramp)
+    count = full_chunks(sequence.audio.chunks, ramp)
+    frames = sequence.pending.frames  # of two chunks in flight, one may be taken for full
+    for _ in range(sequence.pending.chunks):
+        if frames >= chunk_frames(count, ramp):
+            frames -= chunk_frames(count, ramp)
+            count += 1
+    return chunk_frames(count, ramp)
 
 
 def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int:

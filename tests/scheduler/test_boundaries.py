@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from izwi.request.sequence import Sequence
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights, fit
 from izwi.scheduler.plan import Budgets, View
@@ -14,8 +15,11 @@ from izwi.scheduler.playback import (
     chunk_frames,
     find_gaps,
     frames_to_vocode,
+    full_chunks,
     short_chunk_frames,
 )
+from izwi.scheduler.playback_clocks import next_chunk
+from tests.engine.toy import toy_request
 from tests.scheduler.views import changed, view_of
 
 # Powers of two, so that a border can be met exactly. A step of decodes takes 4/1024 s, prompts in
@@ -186,3 +190,18 @@ def test_the_last_chunk_of_the_ramp_repeats_and_a_chunk_is_due_when_it_is_whole(
 def test_a_short_chunk_is_the_largest_of_the_ramp_that_is_whole() -> None:
     assert [short_chunk_frames(count, (2, 4)) for count in range(6)] == [0, 1, 2, 2, 4, 4]
     assert [short_chunk_frames(count, (8,)) for count in (1, 7, 8)] == [1, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "count"),
+    [((), 0), ((1,), 1), ((1, 1, 1), 1), ((1, 1, 2), 2), ((1, 2, 3, 4), 3), ((1, 2, 4, 8, 8), 3)],
+)
+def test_a_chunk_that_is_short_for_lack_of_text_does_not_lengthen_the_next(chunks, count) -> None:
+    ramp = (1, 2, 4, 8)
+    assert full_chunks(chunks, ramp) == count
+    sequence = Sequence(toy_request("a", 5, seed=1, frames=60), 0, 0.0)
+    sequence.audio.chunks = list(chunks)
+    assert next_chunk(sequence, ramp) == chunk_frames(count, ramp)
+    sequence.audio.chunks = list(chunks[:-1])  # the last one is in flight
+    sequence.pending.chunks, sequence.pending.frames = len(chunks[-1:]), sum(chunks[-1:])
+    assert next_chunk(sequence, ramp) == chunk_frames(count, ramp)
