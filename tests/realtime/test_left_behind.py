@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 
 import numpy as np
 import pytest
 
+from izwi_api.realtime.protocol.items import Content
 from tests.realtime.world import World, recorded
 
 # So slow that the turn is still being transcribed when its answer is prepared.
@@ -71,3 +73,24 @@ def test_callers_who_leave_at_any_time(world):
     for _ in range(200):
         again_s = draw.choice([0.0, draw.uniform(0.1, 2.2)])
         assert_nothing_is_left(leave(world, draw.uniform(1.3, 2.4), again_s=again_s))
+
+
+@pytest.mark.parametrize("spoken", [True, False])
+def test_no_audio_of_a_session_is_left(world, spoken):
+    """It must not wait for the garbage collector: audio counts for nothing there."""
+
+    async def script(phone, engine):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("question"))
+        await phone.until_answered()
+        if not spoken:  # in the middle of a turn
+            await phone.hear(recorded("question")[:24_000])
+
+    gc.collect()
+    gc.disable()
+    try:
+        phone = world.talk(script)
+        assert phone.of("response.done")
+        assert [kept for kept in gc.get_objects() if type(kept) is Content] == []
+    finally:
+        gc.enable()

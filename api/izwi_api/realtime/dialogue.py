@@ -191,7 +191,10 @@ class Dialogue:
         self._report_playback()
 
     def close(self) -> None:
-        """Stop all responses and transcriptions."""
+        """Stop all responses and transcriptions, and drop all audio.
+
+        A session is a cycle of references, which Python may collect much later.
+        """
         if self._state.speculation is not None:
             self._services.count_prepared(False)
         self.out_of_band.close()
@@ -199,6 +202,8 @@ class Dialogue:
         for task in self._tasks:
             task.cancel()
         self._transcriber.drop()
+        self._buffer.clear()
+        self.conversation.items.clear()
 
     # -- turns -----------------------------------------------------------------------------------
     def _tell(self, event: Event) -> str | None:

@@ -60,8 +60,8 @@ def played(chunks, pace=None):
         nonlocal began_s, clock
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
-        prebuffer = Prebuffer(pace, lambda: clock.ends_ms <= 1000 * now_s())
-        async for piece in prebuffer.pieces(source()):
+        prebuffer, is_dry = Prebuffer(pace), lambda: clock.ends_ms <= 1000 * now_s()
+        async for piece in prebuffer.pieces(source(), is_dry):
             if piece.chunk is not None and piece.chunk.playable_ms:
                 clock = clock.send(piece.chunk.playable_ms, 1000 * now_s())
                 heard.append((now_s() - began_s, piece.chunk.playable_ms / 1000))
@@ -137,7 +137,7 @@ def test_text_before_the_audio_is_passed_on_at_once_and_the_order_is_kept():
     async def listen():
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
-        pieces = Prebuffer(ProductionPace(), lambda: True).pieces(source())
+        pieces = Prebuffer(ProductionPace()).pieces(source(), lambda: True)
         return [(round(now_s() - began_s, 3), type(piece)) async for piece in pieces]
 
     came = run_virtually(listen())
@@ -161,7 +161,7 @@ def test_the_pace_is_that_of_the_slowest_recent_answer():
 
 def test_a_pause_does_not_count_as_slow():
     pace = ProductionPace()
-    prebuffer = Prebuffer(pace, lambda: False)
+    prebuffer = Prebuffer(pace)
 
     async def source():
         for chunk in made(0.25)[:6]:
@@ -171,7 +171,7 @@ def test_a_pause_does_not_count_as_slow():
             yield EncodedAudio(b"", chunk)
 
     async def listen():
-        return [piece async for piece in prebuffer.pieces(source())]
+        return [piece async for piece in prebuffer.pieces(source(), lambda: False)]
 
     assert len(run_virtually(listen())) == 6
     assert pace.rate == pytest.approx(4.0)

@@ -101,9 +101,10 @@ class Answers:
         return None
 
     def close(self) -> None:
-        """Stop all of them."""
+        """Stop all of them, and forget them."""
         for response in self._responses.values():
             response.discard()
+        self._responses.clear()
 
     def _ended(self, number: int, error: IzwiError | None) -> None:
         if error is not None:

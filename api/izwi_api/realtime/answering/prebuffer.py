@@ -19,11 +19,10 @@ class Prebuffer:
 
     Args:
         pace: The pace of earlier answers; this one's is added.
-        is_dry: Returns whether the client has played all that it was sent.
     """
 
-    def __init__(self, pace: ProductionPace, is_dry: Callable[[], bool]):
-        self._pace, self._is_dry = pace, is_dry
+    def __init__(self, pace: ProductionPace):
+        self._pace = pace
         self._waiting: list[Piece] = []
         self._chunks: list[AudioChunk] = []  # among them
         self._measured: list[AudioChunk] = []  # since the answer began, or was paused
@@ -34,8 +33,15 @@ class Prebuffer:
         self._learn()
         self._measured, self._is_first = [], False
 
-    async def pieces(self, source: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
-        """Yield the pieces: text before the audio at once, the rest when playback may begin."""
+    async def pieces(
+        self, source: AsyncGenerator[Piece], is_dry: Callable[[], bool]
+    ) -> AsyncGenerator[Piece]:
+        """Yield the pieces: text before the audio at once, the rest when playback may begin.
+
+        Args:
+            source: The pieces as they are made.
+            is_dry: Returns whether the client has played all that it was sent.
+        """
         pending: asyncio.Future[Piece | None] | None = None
         try:
             while True:
@@ -45,7 +51,7 @@ class Prebuffer:
                     piece, pending = pending.result(), None
                     if piece is None:
                         break
-                    self._take(piece)
+                    self._take(piece, is_dry)
                 if not self._chunks or self._wait_s() <= 0.0:
                     for ready in self._flushed():
                         yield ready
@@ -57,11 +63,11 @@ class Prebuffer:
                 pending.cancel()
                 await asyncio.gather(pending, return_exceptions=True)
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: Piece, is_dry: Callable[[], bool]) -> None:
         self._waiting.append(piece)
         if isinstance(piece, EncodedAudio) and piece.chunk is not None:
             self._measured.append(piece.chunk)
-            if self._chunks or self._is_dry():
+            if self._chunks or is_dry():
                 self._chunks.append(piece.chunk)
 
     def _wait_s(self) -> float:

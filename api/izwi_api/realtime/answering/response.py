@@ -109,7 +109,7 @@ class Response:
         self._released, self._going = asyncio.Event(), asyncio.Event()
         self._going.set()
         self._task: asyncio.Task[None] | None = None
-        self._prebuffer = Prebuffer(setting.pace, self._is_dry)
+        self._prebuffer = Prebuffer(setting.pace)
         wire = setting.wire
         self._reference = InputDecoder(wire) if wire is not None else None
 
@@ -207,7 +207,10 @@ class Response:
             if not self._going.is_set():
                 spoken.pause()
             made = encoded_pieces(spoken, self.setting.wire, self.setting.speed)
-            async with aclosing(made), aclosing(self._prebuffer.pieces(made)) as pieces:
+            async with (
+                aclosing(made),
+                aclosing(self._prebuffer.pieces(made, self._is_dry)) as pieces,
+            ):
                 async for piece in pieces:
                     await self._released.wait()
                     if isinstance(piece, EncodedAudio):
