@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 # Seconds of audio a second, until an answer was measured: two cores with the embedded models.
@@ -16,6 +17,10 @@ _REMEMBERED = 8
 # Chunks of an answer that are measured. Later ones may have waited for a client that plays.
 _MEASURED = 4
 _LEAST_MEASURED = 3
+# So much of each answer's audio is remembered, as long as others count on it.
+_REMEMBERED_MS = 4000.0
+# Answers are compared with earlier ones once there are so many.
+_LEAST_REMEMBERED = 3
 
 
 class AudioChunk(NamedTuple):
@@ -32,6 +37,9 @@ class AudioChunk(NamedTuple):
     playable_ms: float
 
 
+Answer = tuple[AudioChunk, ...]
+
+
 @dataclass(slots=True)
 class ProductionPace:
     """The pace of one server's answers, shared by its live sessions.
@@ -42,17 +50,30 @@ class ProductionPace:
 
     longest_ms: float = _LONGEST_MS
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     @property
     def rate(self) -> float:
         """Return the pace of the slowest recent answer, in seconds of audio a second."""
         return min(self._rates, default=DEFAULT_RATE)
 
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Return the chunks with which the recent answers began; none while they are too few."""
+        return tuple(self._answers) if len(self._answers) >= _LEAST_REMEMBERED else ()
+
     def learn(self, chunks: Sequence[AudioChunk]) -> None:
         """Learn from the chunks of an answer, from the first on; too few are ignored."""
         self.longest_ms = max([self.longest_ms, *(chunk.audio_ms for chunk in chunks)])
         if len(chunks) >= _LEAST_MEASURED:
             self._rates.append(measured_rate(chunks[:_MEASURED], DEFAULT_RATE, 0.0))
+            self._answers.append(_beginning(chunks))
+
+
+def _beginning(chunks: Sequence[AudioChunk]) -> Answer:
+    before_ms = accumulate((chunk.audio_ms for chunk in chunks), initial=0.0)
+    kept = zip(chunks, before_ms, strict=False)
+    return tuple(chunk for chunk, start_ms in kept if start_ms < _REMEMBERED_MS)
 
 
 def measured_rate(chunks: Sequence[AudioChunk], expected: float, expected_ms: float) -> float:

@@ -74,6 +74,13 @@ def played(chunks, pace=None):
     return gaps, 1000 * heard[0][0] - first_ms
 
 
+def needed_of(chunks):
+    """What a listener who knew all of the future would wait after the first audio."""
+    playable = np.cumsum([0.0] + [chunk.playable_ms for chunk in chunks])
+    first_ms = next(chunk.made_ms for chunk in chunks if chunk.playable_ms)
+    return max(c.made_ms - done for c, done in zip(chunks, playable, strict=False)) - first_ms
+
+
 @pytest.mark.parametrize("rtf", [0.1, 0.3, 0.45, 0.5, 0.6, 0.7, 0.8])
 @pytest.mark.parametrize("cut_ms", [0.0, 140.0])
 def test_an_answer_has_no_gap_and_begins_soon(rtf, cut_ms):
@@ -82,11 +89,7 @@ def test_an_answer_has_no_gap_and_begins_soon(rtf, cut_ms):
     assert played(chunks, pace)[0] == []
     gaps, held_ms = played(chunks, pace)
     assert gaps == []
-    # what a listener who knew all of the future would wait
-    playable = np.cumsum([0.0] + [chunk.playable_ms for chunk in chunks])
-    first_ms = next(chunk.made_ms for chunk in chunks if chunk.playable_ms)
-    needed_ms = max(c.made_ms - done for c, done in zip(chunks, playable, strict=False)) - first_ms
-    assert held_ms <= needed_ms + 40 + 160 * rtf
+    assert held_ms <= needed_of(chunks) + 40 + 160 * rtf
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,6 +98,39 @@ def test_twenty_answers_of_uneven_pace_have_no_gap(seed):
     for number in range(4):
         chunks = made(0.5, late_ms=25.0, cut_ms=140.0, seed=100 * seed + number)
         assert played(chunks, pace)[0] == []
+
+
+def waiting_for_words(chance, late_ms=25.0):
+    """An answer whose voice waits for the chat model's first words; as measured on two cores."""
+    audio_ms = (80, 80, 80, 160, 320, 640, 640, 640, 640)
+    made_ms = (385, 460, 536, 642, 774, 1051, 1320, 1590, 1860)
+    cut_ms = (80, 60, 0, 0, 0, 0, 0, 0, 0)
+    return [AudioChunk(made + chance.uniform(0, late_ms), audio, audio - cut)
+            for made, audio, cut in zip(made_ms, audio_ms, cut_ms, strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_answer_begins_as_soon_as_earlier_ones_could_have(seed):
+    chance, pace = random.Random(seed), ProductionPace()
+    held = []
+    for _ in range(8):
+        chunks = waiting_for_words(chance)
+        gaps, held_ms = played(chunks, pace)
+        assert gaps == []
+        held.append(held_ms - needed_of(chunks))
+    assert max(held[3:]) < 120.0 < 190.0 < min(held[:3])
+
+
+def test_an_answer_that_is_slower_than_all_before_begins_later():
+    chance, pace = random.Random(1), ProductionPace()
+    for _ in range(8):
+        pace.learn(waiting_for_words(chance, late_ms=0.0))
+    usual = waiting_for_words(chance, late_ms=0.0)
+    slow = [chunk._replace(made_ms=385 + 1.7 * (chunk.made_ms - 385)) for chunk in usual]
+    gaps, held_ms = played(usual, pace)
+    slow_gaps, slow_held_ms = played(slow, pace)
+    assert gaps == slow_gaps == []
+    assert slow_held_ms > held_ms + 50.0
 
 
 def test_without_a_start_that_is_held_back_the_same_answers_have_gaps():

@@ -3,6 +3,10 @@
 Chunks of audio grow: 80, 160, 320, then 640 ms with the embedded voice. At half of real time, each
 takes as long to make as the one before it lasts. An answer that is played from its first chunk on
 therefore has gaps in its first second wherever the models are a little slower than that.
+
+Earlier answers tell how the next chunks will come. The pace so far does not: a voice waits for the
+chat model's first words, and is faster once it has them. One pace is assumed only until there are
+some answers.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ MOST_HELD_MS = 1000.0
 def safe_start_ms(
     chunks: Sequence[AudioChunk], measured: Sequence[AudioChunk], rate: float, longest_ms: float
 ) -> float:
-    """Return when playback of the chunks in hand may begin.
+    """Return when playback of the chunks in hand may begin, if one pace is assumed.
 
     Args:
         chunks: What was made and is not played; at least one.
@@ -48,3 +52,61 @@ def safe_start_ms(
         start_ms = max(start_ms, made_ms - playable_ms + _MARGIN_MS)
         playable_ms += length_ms
     return min(start_ms, first_ms + MOST_HELD_MS)
+
+
+def learned_start_ms(
+    chunks: Sequence[AudioChunk],
+    measured: Sequence[AudioChunk],
+    answers: Sequence[Sequence[AudioChunk]],
+    longest_ms: float,
+) -> float:
+    """Return when playback may begin, if the rest comes as late as in any earlier answer.
+
+    An answer that has taken longer than all of them is expected to go on as slowly.
+
+    Args:
+        chunks: What was made and is not played; at least one.
+        measured: All chunks of this answer.
+        answers: Chunks of earlier answers, each from its first one on; at least one.
+        longest_ms: Longest chunk that is expected.
+    """
+    first_ms = next(chunk.made_ms for chunk in chunks if chunk.playable_ms or chunk is chunks[-1])
+    playable_ms = sum(chunk.playable_ms for chunk in chunks)
+    audio_ms = sum(chunk.audio_ms for chunk in measured)
+    courses = [_course(answer, longest_ms, audio_ms + _HORIZON_MS) for answer in answers]
+    reached_ms = [_reached_ms(course, audio_ms) for course in courses]
+    taken_ms = measured[-1].made_ms - measured[0].made_ms
+    slowness = max(1.0, taken_ms / max(1.0, *reached_ms)) / _CAUTION
+    wait_ms = max(
+        slowness * (made_ms - now_ms) - max(0.0, begins_ms - audio_ms)
+        for course, now_ms in zip(courses, reached_ms, strict=True)
+        for begins_ms, ends_ms, made_ms in course
+        if ends_ms > audio_ms
+    )
+    start_ms = measured[-1].made_ms + wait_ms + _MARGIN_MS - playable_ms
+    return min(max(start_ms, first_ms), first_ms + MOST_HELD_MS)
+
+
+def _course(
+    answer: Sequence[AudioChunk], longest_ms: float, until_ms: float
+) -> list[tuple[float, float, float]]:
+    """Return where in the answer each chunk begins and ends, and when after the first it was made.
+
+    An answer that ended before `until_ms` is thought to go on, at its own pace.
+    """
+    course, begins_ms = [], 0.0
+    for chunk in answer:
+        made_ms = chunk.made_ms - answer[0].made_ms
+        course.append((begins_ms, begins_ms + chunk.audio_ms, made_ms))
+        begins_ms += chunk.audio_ms
+    pace = measured_rate(answer, 1.0, 0.0)
+    while begins_ms < until_ms:
+        _, begins_ms, made_ms = course[-1]
+        course.append((begins_ms, begins_ms + longest_ms, made_ms + longest_ms / pace))
+        begins_ms += longest_ms
+    return course
+
+
+def _reached_ms(course: Sequence[tuple[float, float, float]], audio_ms: float) -> float:
+    """Return when the answer had at most so much audio, for the last time."""
+    return max((made_ms for _, ends_ms, made_ms in course if ends_ms <= audio_ms), default=0.0)

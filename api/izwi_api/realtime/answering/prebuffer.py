@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from izwi_api.realtime.answering.audio import EncodedAudio
-from izwi_api.realtime.answering.playback_start import safe_start_ms
+from izwi_api.realtime.answering.playback_start import learned_start_ms, safe_start_ms
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.production_pace import AudioChunk, ProductionPace
 
@@ -72,7 +72,10 @@ class Prebuffer:
 
     def _wait_s(self) -> float:
         pace = self._pace
-        start_ms = safe_start_ms(self._chunks, self._measured, pace.rate, pace.longest_ms)
+        if self._is_first and pace.answers:
+            start_ms = learned_start_ms(self._chunks, self._measured, pace.answers, pace.longest_ms)
+        else:
+            start_ms = safe_start_ms(self._chunks, self._measured, pace.rate, pace.longest_ms)
         return start_ms / 1000 - time.monotonic()
 
     def _flushed(self) -> list[Piece]:
