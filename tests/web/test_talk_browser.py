@@ -128,6 +128,15 @@ def test_latency_is_from_the_last_word_to_the_first_audible_sample(page, live):
     assert page.locator("#turns-chart svg").count() == 1
 
 
+def test_the_server_says_when_the_last_word_ended(page, live):
+    start(page)
+    live.send("input_audio_buffer.speech_stopped", item_id="a", audio_end_ms=1100, silence_ms=750)
+    answer(live, "b", "Hello.", tone(0.5))
+    until(page, lambda: page.locator("#turn-total").inner_text() != "–")
+    assert page.locator("#phases dd").first.inner_text() == "750 ms"
+    assert milliseconds(page.locator("#turn-total").inner_text()) >= 750
+
+
 @pytest.mark.parametrize("way", ["truncated", "cancelled"])
 def test_words_that_were_not_heard_are_grey(page, live, way):
     start(page)

@@ -207,9 +207,10 @@ export class Session {
     conversation.lineOf(item_id, "user");
   }
 
-  on_input_audio_buffer_speech_stopped() {
+  // The server says how long it was silent; where it does not, the microphone's levels tell.
+  on_input_audio_buffer_speech_stopped({ silence_ms }) {
     const stopped = performance.now();
-    this.turn = { stopped, lastWord: this.spoken.lastSpeechMs(stopped) ?? stopped };
+    this.turn = { stopped, lastWord: silence_ms > 0 ? stopped - silence_ms : this.spoken.lastSpeechMs(stopped) ?? stopped };
     this.hooks.onState("thinking");
   }
 
