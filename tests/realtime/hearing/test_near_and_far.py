@@ -91,3 +91,38 @@ def test_the_first_word_is_heard_over_music(world, below_db):
     )
     (heard,) = phone.of(COMPLETED)
     assert heard.event["transcript"].startswith("What is")
+
+
+@pytest.mark.parametrize("above_db", [5.0, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "voice", ["felix", *(pytest.param(v, marks=pytest.mark.slow) for v in ("amber", "hugo"))]
+)
+def test_the_first_word_of_soft_speech_in_noise_is_heard(world, voice, above_db):
+    """At -45 dBFS. Of the first word, only the vowel is above the noise, and a pause follows."""
+    said = spoken(world, said="What is twelve times seven?", voice=voice, seed=1)
+    said = said * np.float32(10 ** (-45 / 20) / loud_rms(said))
+    noise = pink(np.random.default_rng(1)) * np.float32(10 ** ((-45 - above_db) / 20))
+
+    async def script(phone, engine):
+        await phone.be_silent(2.0)
+        await phone.hear(said)
+        await phone.until(COMPLETED)
+
+    phone = world.talk(script, session=session(create_response=False), background=noise)
+    (heard,) = phone.of(COMPLETED)
+    assert heard.event["transcript"].startswith("What is")
+
+
+def loud_rms(samples):
+    """The level of the loudest fifth of the blocks of 20 ms."""
+    blocks = samples[: len(samples) // 480 * 480].reshape(-1, 480)
+    return np.sqrt(np.percentile(np.mean(np.square(blocks), axis=1), 80))
+
+
+def pink(chance, size=72_000):
+    """Noise with 3 dB less power each octave, at a power of 1."""
+    spectrum = np.fft.rfft(chance.normal(size=size))
+    spectrum[1:] /= np.sqrt(np.arange(1, len(spectrum)))
+    spectrum[0] = 0.0
+    noise = np.fft.irfft(spectrum, size)
+    return (noise / rms(noise)).astype(np.float32)

@@ -165,10 +165,10 @@ def world(tmp_path_factory):
         yield World(tmp_path_factory.mktemp("world"), patch)
 
 
-def spoken(world, *, said, voice):
+def spoken(world, *, said, voice, seed=0):
     """What a voice says, at 24 kHz."""
     engine = world.engine(lambda: 0.0)
-    asked = SpeechInput(said, voice, seed=0)
+    asked = SpeechInput(said, voice, seed=seed)
     engine.submit(world.models.speech(TTS).prepare_speech("said", TTS, asked))
     parts = []
     while engine.has_work:

@@ -119,6 +119,24 @@ def test_a_turn_whose_beginning_is_uncertain_begins_earlier(hidden_ms, prefix_ms
     assert turn.speak(600) == [SpeechStarted(2000 + hidden_ms - prefix_ms)]
 
 
+@pytest.mark.parametrize(
+    ("voiced_ms", "pause_ms", "begins_ms"),
+    [(80, 340, 2420 - 900), (40, 340, 2380 - 900), (20, 340, 2420 - 300), (80, 900, 2980 - 300)],
+)
+def test_a_first_word_that_was_mostly_lost_in_noise_belongs_to_the_turn(
+    voiced_ms, pause_ms, begins_ms
+):
+    """The rest of the word is below the noise: what remains is too short to begin a turn."""
+    turn = session()
+    turn.be_silent(2000)
+    turn.speak(voiced_ms)
+    if voiced_ms == 20:
+        for end_ms in (2040, 2060, 2080):
+            turn.tell(Frame(end_ms, 1.0, is_voiced=False))
+    turn.be_silent(pause_ms)
+    assert turn.speak(600) == [SpeechStarted(begins_ms)]
+
+
 def test_silence_makes_the_beginning_of_a_turn_certain_again():
     turn = session()
     turn.be_silent(2000)

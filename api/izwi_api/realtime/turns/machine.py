@@ -96,8 +96,7 @@ class _Step:
         if detection is None:
             return
         if frame.speech >= detection.threshold:
-            is_late = state.hidden_ms >= state.rules.late_ms
-            speech = state.speech or Speech(frame.end_ms - length_ms, is_late=is_late)
+            speech = state.speech or self._begin_speech(frame.end_ms - length_ms)
             self._set(speech=speech.longer(length_ms, frame.is_voiced), idle_ms=None)
             self._drop_speculation()  # the user keeps speaking
         elif state.speech is not None:
@@ -126,7 +125,15 @@ class _Step:
         elif state.speech.speech_ms >= state.rules.start_ms:
             self._begin_turn(detection, state.speech)
         elif state.speech.silence_ms >= state.rules.refute_ms:
+            if state.speech.voiced_ms >= state.rules.word_ms:
+                self._set(short_ms=state.speech.onset_ms)
             self._set(speech=None, heard="")
+
+    def _begin_speech(self, onset_ms: int) -> Speech:
+        state, rules = self.state, self.state.rules
+        since_ms = None if state.short_ms is None else onset_ms - state.short_ms
+        is_second = since_ms is not None and since_ms <= rules.late_prefix_ms
+        return Speech(onset_ms, is_late=is_second or state.hidden_ms >= rules.late_ms)
 
     def _judge_turn(self, detection: Detection, speech: Speech) -> None:
         state = self.state

@@ -78,7 +78,8 @@ class Speech:
 
     Attributes:
         onset_ms: Where it began.
-        is_late: What came before it sounds like speech, too, so that it may have begun earlier.
+        is_late: It may have begun earlier: what came before it sounds like speech, too, or a short
+            sound that may have been its first word.
         speech_ms: Amount of speech in it.
         voiced_ms: Amount of speech with a pitch.
         silence_ms: Silence since the last speech.
@@ -121,6 +122,7 @@ class Rules:
     Attributes:
         late_ms: Sound like speech before speech that makes its beginning uncertain.
         late_prefix_ms: Audio before such speech that belongs to the turn, at least.
+        word_ms: Least speech with a pitch in a sound that may be a first word, mostly lost in noise.
         start_ms: Speech that starts a turn while nothing is playing. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
         confirm_ms: Speech over an answer that interrupts it, without live transcription.
@@ -149,6 +151,7 @@ class Rules:
 
     late_ms: int = 200
     late_prefix_ms: int = 900
+    word_ms: int = 40
     start_ms: int = 160
     pause_ms: int = 40
     confirm_ms: int = 300

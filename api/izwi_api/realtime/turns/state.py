@@ -33,6 +33,7 @@ class State:
     Attributes:
         now_ms: End of the input audio.
         hidden_ms: Sound like speech that was taken for background, less the silence since.
+        short_ms: Start of the last sound with a pitch that was too short to begin a turn.
         buffer_ms: Start of the uncommitted audio.
         speech: The stretch of speech in progress.
         turn_ms: Start of the user's announced turn, or None.
@@ -52,6 +53,7 @@ class State:
     rules: Rules = field(default_factory=Rules)
     now_ms: int = 0
     hidden_ms: int = 0
+    short_ms: int | None = None
     buffer_ms: int = 0
     speech: Speech | None = None
     turn_ms: int | None = None
