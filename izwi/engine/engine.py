@@ -32,7 +32,7 @@ class Engine:
     def step(self) -> list[Chunk]:
         """Run one step of every model that has work: schedule, execute, process.
 
-        What was launched on a device is processed one step later, while it runs the next one.
+        Results are processed one step behind the device.
         """
         workers = self._busy_workers()
         for worker in workers:

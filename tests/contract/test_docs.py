@@ -43,6 +43,7 @@ def test_architecture_names_every_file_of_izwi_and_every_folder_of_the_api() -> 
     assert not missing, "name them in a table of ARCHITECTURE.md"
 
 
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "NOTES.md"]
 GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 # A file, or a folder in back quotes; not a part of a URL.
 PATH = re.compile(
@@ -51,6 +52,7 @@ PATH = re.compile(
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # Names are relative to one of these, or to a folder that the same section names before.
 BASES = ("", "izwi", "api/izwi_api", "models/izwi_models")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*[./][^)#]*)(?:#[^)]*)?\)")
 
 
 def stale_paths(page: str) -> list[str]:
@@ -93,3 +95,25 @@ def test_every_name_of_ours_in_a_guide_can_be_imported(page: str) -> None:
     text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     for name in re.findall(r"`(izwi(?:_\w+)?(?:\.\w+)+)`", text):
         pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in PAGES))
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"`[^`]*`", "", FENCE.sub("", path.read_text(encoding="utf-8")))
+    assert [link for link in LINK.findall(text) if not (path.parent / link).exists()] == []
+
+
+def test_the_index_lists_every_decision_with_its_title_and_status() -> None:
+    folder = ROOT / "docs" / "adr"
+    rows = []
+    for path in sorted(folder.glob("[0-9]*.md")):
+        title, _, status = path.read_text(encoding="utf-8").splitlines()[:3]
+        number, name = re.fullmatch(r"# (\d+)\. (.+)", title).groups()
+        state = re.fullmatch(
+            r"Status: ((?:accepted|replaced by \d+), \d{4}-\d\d-\d\d)", status
+        ).group(1)
+        assert path.name.startswith(f"{int(number):04}-")
+        rows.append(f"| {number} | [{name}]({path.name}) | {state} |")
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    assert [line for line in index.splitlines() if re.match(r"\| \d", line)] == rows

@@ -1,4 +1,4 @@
-"""The README's examples, and those of docs/python.md with a server, run as printed."""
+"""The README's examples, and those of docs/ with a server, run as printed; figures are results."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,11 +31,13 @@ from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(kind: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", page, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ def run(script: str, port: int, environment: dict[str, str], folder: Path) -> st
 
 
 def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> None:
-    examples = [block for block in blocks("bash") if block.startswith("curl")]
+    examples = [block for block in blocks("bash", HTTP) if block.startswith("curl")]
     assert len(examples) == 3
     speak, transcribe, rest = (run(block, port, environment, home) for block in examples)
     assert speak == ""
@@ -110,8 +113,8 @@ def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> No
 
 def test_chat_example(port: int, environment: dict[str, str], home: Path) -> None:
     speaks = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
-    (example,) = blocks("sh")
-    assert "`izwi serve --model Qwen/Qwen3-0.6B`" in README
+    (example,) = blocks("sh", HTTP)
+    assert "`izwi serve --model Qwen/Qwen3-0.6B`" in HTTP
     out = run(example.replace('"Qwen/', '"'), port, speaks, home)
     message = json.loads(out)["choices"][0]["message"]
     assert set(message["content"]) <= {*string.ascii_lowercase, " "}
@@ -119,8 +122,14 @@ def test_chat_example(port: int, environment: dict[str, str], home: Path) -> Non
 
 
 def test_sdk_example(port: int, run_script: Callable[[str], str]) -> None:
-    (example,) = [block for block in blocks("python") if "openai" in block]
+    (example,) = [block for block in blocks("python") if "audio.speech" in block]
     assert run_script(example.replace(":8000", f":{port}")).strip()
+
+
+def test_realtime_example(port: int, run_script: Callable[[str], str]) -> None:
+    (example,) = [block for block in blocks("python") if "realtime" in block]
+    out = run_script(example.replace(":8000", f":{port}"))
+    assert out.strip() == "The capital of France is Paris."
 
 
 def test_python_example(run_script: Callable[[str], str]) -> None:
@@ -164,8 +173,8 @@ def test_command_line_examples(
 
     There only what needs a shell is run by one.
     """
-    examples = [block for block in blocks("bash") if block.startswith("izwi")]
-    assert len(examples) == 3
+    examples = blocks("bash") + blocks("bash", COMMANDS)
+    assert len(examples) == 2
     if beside:
         environment = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
         monkeypatch.setenv("IZWI_SERVER", environment["IZWI_SERVER"])
@@ -196,3 +205,43 @@ def test_what_is_said_is_written_down_for_named_voices(most: int) -> None:
             audio = client.say(f"{example}\n", voice=voice, seed=0)
             heard[voice] = client.transcribe(audio).text
     assert heard == dict.fromkeys(voices[:most], example)
+
+
+# The words of the README before a figure, and the row of gpu_table.json that has it.
+FIGURES = {
+    "a frame (80 ms of audio) of one stream": "frame_ms",
+    "first audible sample at 1 request a second, median": "ttfa_p50_ms_1rps",
+    "at 10 requests a second, 95th percentile": "ttfa_p95_ms_10rps",
+    "at 20 requests a second, 95th percentile": "ttfa_p95_ms_20rps",
+    "64 listeners at once: seconds of audio a second": "audio_s_per_s_c64",
+    "32 clips of 8 s at once: times real time": "asr_x_real_time_c32_http",
+}
+
+
+def stored(name: str) -> dict[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_figures_are_results() -> None:
+    table = {row["row"]: row["value"] for row in stored("gpu_table")["rows"]}
+    section = README.split("## Figures")[1].split("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
+    assert rows[0][0] == "case"
+    assert len(rows) == 1 + len(FIGURES)
+    for words, row in FIGURES.items():
+        (shown,) = [cells[1] for cells in rows if cells[0].endswith(words)]
+        number = shown.removesuffix(" ms").replace(",", "")
+        decimals = len(number.partition(".")[2])
+        assert number == f"{table[row]:.{decimals}f}", words
+
+
+def test_the_first_three_numbers_are_results() -> None:
+    table = {row["row"]: row["value"] for row in stored("gpu_table")["rows"]}
+    (embedded,) = [row for row in stored("first_audio")["rows"] if row["text_mode"] == "full"]
+    numbers = re.findall(r"^\* \*\*([\d.]+)", README, re.M)
+    assert numbers == [
+        f"{table['ttfa_p50_ms_1rps']:.1f}",
+        f"{table['audio_s_per_s_c64']:.0f}",
+        f"{embedded['first_audio_ms_p50']:.0f}",
+    ]
