@@ -46,7 +46,6 @@ class EngineConfig:
         chunk_ramp: Frames of the first, second, ... chunk of audio; the last repeats.
         max_backlog: Unread chunks at which backpressure stops the sequence.
         policy: Who runs first: a name in `izwi.scheduler.policy.POLICIES`.
-        shadow_policy: A second policy whose plans are compared and never executed, or None.
         max_step_s: Time that one step of one model should take where nothing urgent needs more.
         ttfa_target_s: Target for the time to first audio; a stream without audio after it is late.
         max_wait_s: A request that could not start within this time is refused as Overloaded.
@@ -69,7 +68,6 @@ class EngineConfig:
     chunk_ramp: tuple[int, ...] = (1, 2, 4, 8)
     max_backlog: int = 256
     policy: str = "deadline"
-    shadow_policy: str | None = None
     max_step_s: float = 0.012
     ttfa_target_s: float = 0.1
     max_wait_s: float = 60.0
@@ -95,8 +93,7 @@ class EngineConfig:
                 f"max_running ({self.max_running}) sequences",
                 param="max_step_tokens",
             )
-        for name in filter(None, (self.policy, self.shadow_policy)):
-            require_one_of("policy", name, POLICIES)
+        require_one_of("policy", self.policy, POLICIES)
         require_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
 
     def with_streams(self, num_streams: int) -> EngineConfig:

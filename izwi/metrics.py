@@ -59,6 +59,4 @@ FIGURES: dict[str, Figure] = {
     "refused": _count("Sequences that could not start in time."),
     "compilations": _count("Kernels compiled, or loaded from disk, while requests were served."),
     "recordings": _count("Graphs recorded while requests were served."),
-    "shadow_steps": _count("Steps that a second policy planned too."),
-    "shadow_differences": _count("Differences between its plans and those that ran."),
 }

@@ -107,8 +107,6 @@ class ModelWorker:
             "refused": counts.refused,
             "compilations": self.runner.compilations.kernels,
             "recordings": self.runner.compilations.graphs,
-            "shadow_steps": counts.shadow_steps,
-            "shadow_differences": sum(counts.shadow),
         }
 
     def schedule(self, now_s: float) -> Work:

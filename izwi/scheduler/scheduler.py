@@ -23,7 +23,6 @@ from izwi.scheduler.plan import NO_FRAMES, Progress, Urgency
 from izwi.scheduler.playback import DRY_S, FAR_S
 from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_chunk
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
-from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import ContentKeys, Counts, ModelProperties, Work, worth_keeping
 
@@ -35,6 +34,7 @@ class Scheduler:
     """The sequences of one model.
 
     Attributes:
+        policy: Plans its steps.
         capacity: Positions that one sequence can have with all pages to itself.
     """
 
@@ -51,10 +51,9 @@ class Scheduler:
         self._content = ContentKeys(facts, config.page_size)
         self._speaks = facts.frame_s is not None
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
-        self._policy = POLICIES[config.policy]
-        self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
+        self.policy = POLICIES[config.policy]
         self.clocks = PlaybackClocks(facts.frame_s, config.ttfa_target_s)
-        self._waiting = WaitingQueue(self._policy.order)
+        self._waiting = WaitingQueue(self.policy.order)
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
         self._in_flight, self._starts = PromptsInFlight(), Starts()
@@ -181,10 +180,7 @@ class Scheduler:
         running = [self._view(s, now_s, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
         running, waiting, budgets = self._shares.mark(running, waiting, budgets)
-        plan = self._policy.plan(running, waiting, budgets)
-        if self._shadow is not None:
-            difference = compare(plan, self._shadow.plan(running, waiting, budgets))
-            self.counts.add_shadow(self._shadow.name, difference)
+        plan = self.policy.plan(running, waiting, budgets)
         admitted = set(plan.admit)
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
@@ -298,8 +294,8 @@ class Scheduler:
         heads = self._waiting.heads(max(0, room) + _PUSHERS, self._can_run, slack_s)
         plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
         if self._waiting.callers.is_shared:
-            plain = take_turns(plain, self._is_new, self._policy.rank, self._waiting.turns)
-        plain.sort(key=lambda pair: self._policy.rank(pair[0]))
+            plain = take_turns(plain, self._is_new, self.policy.rank, self._waiting.turns)
+        plain.sort(key=lambda pair: self.policy.rank(pair[0]))
         for view, sequence in plain:
             if view.progress.encode_only:
                 views.append(view)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,11 +9,6 @@ from typing import Protocol
 from izwi.cache.radix import page_chain
 from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
-from izwi.scheduler.shadow import Difference, add
-
-logger = logging.getLogger(__name__)
-
-_SAME = Difference()
 
 
 class ModelProperties(Protocol):
@@ -94,15 +88,6 @@ class Counts:
     paused: int = 0
     resumed: int = 0
     refused: int = 0
-    shadow_steps: int = 0
-    shadow: Difference = _SAME
-
-    def add_shadow(self, name: str, difference: Difference) -> None:
-        """Count the differences of the second policy's plan for this step."""
-        self.shadow_steps += 1
-        self.shadow = add(self.shadow, difference)
-        if difference:
-            logger.debug("step %d: %s would differ: %s", self.steps, name, difference)
 
 
 def worth_keeping(sequence: Sequence, speaks: bool) -> bool:

@@ -30,7 +30,7 @@ _KEYS = (
     "tests/realtime/test_client_secrets.py",
 )
 _SCHEDULER = (
-    *("cost", "playback", "batching_delay", "shadow", "ordered", "deadline", "step_builder"),
+    *("cost", "playback", "batching_delay", "ordered", "deadline", "step_builder"),
     *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
 )
 _CACHE = ("pages", "radix", "edge", "memory", "tiers", "state_rows")

@@ -39,10 +39,6 @@ from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
-ShadowPolicyOption = Annotated[
-    str | None,
-    typer.Option(help="Second policy that also plans each step; its plans are compared, not run."),
-]
 KvMibOption = Annotated[
     int, typer.Option(min=0, help="Memory for keys and values; 0 takes most of the free memory.")
 ]
@@ -165,7 +161,6 @@ def serve(
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
     policy: PolicyOption = "deadline",
-    shadow_policy: ShadowPolicyOption = None,
     device_mib: DeviceMibOption = 0,
     kv_mib: KvMibOption = 0,
     kv_dtype: KvDtypeOption = "auto",
@@ -200,7 +195,6 @@ def serve(
         hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
-            shadow_policy=shadow_policy,
             device_bytes=device_mib << 20,
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,

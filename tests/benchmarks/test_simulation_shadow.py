@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.simulation.shadow import Difference, add, compare
 from izwi.scheduler.policy import Forward, Plan
-from izwi.scheduler.shadow import Difference, add, compare
 
 BASE = Plan(
     preempt=(1,),

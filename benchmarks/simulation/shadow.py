@@ -1,11 +1,12 @@
-"""Compare two plans for the same step, so that a policy can run in shadow of another. Pure."""
+"""Compare the plans of two policies for the same steps, of which one is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from izwi.scheduler.plan import Plan
+from izwi.scheduler.plan import Budgets, Plan, Policy, View
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -33,6 +34,36 @@ class Difference(NamedTuple):
 
     def __bool__(self) -> bool:
         return any(self)
+
+
+_SAME = Difference()
+
+
+@dataclass(slots=True)
+class Shadow:
+    """Plans each step by a second policy, too, and counts how its plans differ.
+
+    Attributes:
+        policy: The second policy.
+        steps: Steps that were planned twice.
+        difference: The sum of their differences.
+    """
+
+    policy: Policy
+    steps: int = 0
+    difference: Difference = _SAME
+
+    def beside(self, executed: Policy) -> Policy:
+        """Return a policy that plans as `executed`, and counts."""
+
+        def plan(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
+            ours = executed.plan(running, waiting, budgets)
+            self.steps += 1
+            theirs = self.policy.plan(running, waiting, budgets)
+            self.difference = add(self.difference, compare(ours, theirs))
+            return ours
+
+        return executed._replace(plan=plan)
 
 
 def compare(ours: Plan, theirs: Plan) -> Difference:
