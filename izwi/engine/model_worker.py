@@ -377,9 +377,10 @@ class ModelWorker:
             return []
         self.runner.learn(self.scheduler.cost.cost)
         refused = self.scheduler.overdue(now_s)
-        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
+        late = f"could not be scheduled within {self._config.max_wait_s:g} s (queue full)"
+        error = Overloaded(f"{late}; retry later")
         self.scheduler.counts.refused += len(refused)
-        return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
+        return [self.finish(s, Reason.ERROR, error=error) for s in refused]
 
     def _chunk(self, sequence: Sequence, pcm: Float32 | None, **rest: Any) -> Chunk:
         """Return entries not yet delivered: frames come with their audio, text at once."""

@@ -105,7 +105,7 @@ class Scheduler:
         if len(self._waiting) >= self._config.max_waiting and not self._is_being_played(sequence):
             ready = Counter(s.request.caller for s in self._waiting if self._can_run(s))
             if not may_queue(ready, sequence.request.caller, self._config.max_waiting):
-                raise Overloaded(f"{ready.total()} requests are waiting already")
+                raise Overloaded(f"the queue is full ({ready.total()} requests); retry later")
         sequence.status.last_step = self.counts.steps
         self.clocks.add(sequence)
         self._waiting.add(sequence)

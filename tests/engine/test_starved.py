@@ -45,7 +45,7 @@ def test_starved_streams_do_not_fill_the_queue() -> None:
     assert world.engine.load["toy"]["waiting"] >= 4
     for number in range(4):
         world.submit(spoken(f"short-{number}", 6, seed=number, frames=10))
-    with pytest.raises(Overloaded, match="4 requests"):
+    with pytest.raises(Overloaded, match=r"the queue is full \(4 requests\); retry later"):
         world.submit(spoken("one-more", 6, seed=9, frames=10))
     for _ in range(100):
         world.step()
@@ -65,4 +65,6 @@ def test_the_rest_of_an_answer_is_not_refused() -> None:
     world.clock.now_s += 5.0
     world.run()
     assert world.logs["short-2"].reason is Reason.ERROR
+    message = "could not be scheduled within 1 s (queue full); retry later"
+    assert str(world.logs["short-2"].error) == message
     assert world.logs["rest"].reason is Reason.LENGTH

@@ -107,5 +107,5 @@ def test_a_template_without_text_is_refused(tmp_path, source):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": source}))
     model = FAMILY.load(folder, torch_backend("cpu"))
-    with pytest.raises(InvalidRequest, match="no text"):
+    with pytest.raises(InvalidRequest, match="the chat template rendered an empty prompt"):
         model.prepare_chat("r", "empty", HI)

@@ -84,7 +84,7 @@ def align(
 
 def _said(text: str | None, text_file: Path | None) -> str:
     if (text is None) == (text_file is None):
-        raise InvalidRequest("give either --text or --text-file", param="text")
+        raise InvalidRequest("use either --text or --text-file", param="text")
     if text_file is None:
         assert text is not None
         return text

@@ -109,7 +109,7 @@ def clone(
     with report_failures():
         check_name(name)
         if text is not None and x_vector_only:
-            raise InvalidRequest("--x-vector-only uses no text; give one of the two")
+            raise InvalidRequest("use either --text or --x-vector-only, not both")
         if sample is not None:
             choose_format(sample)
         _tell_faults(clip)

@@ -231,7 +231,7 @@ def _clip(
             raise InvalidRequest("--ref-text and --x-vector-only need --ref-audio")
         return {}
     if voice is not None:
-        raise InvalidRequest("--voice and --ref-audio name two voices; give one")
+        raise InvalidRequest("use either --voice or --ref-audio, not both")
     if ref_text is None and not x_vector_only:
         raise InvalidRequest("--ref-audio needs --ref-text (what the clip says) or --x-vector-only")
     decode_clip(ref_audio, PCM_RATE)  # refuse a broken clip before a model is loaded

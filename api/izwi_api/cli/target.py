@@ -110,8 +110,8 @@ def _named_target(out: Path, audio_format: str | None) -> Target:
         audio_format = format_of(out)
     elif is_of_other_format(out, audio_format):
         raise InvalidRequest(
-            f"--format {audio_format} and --out {out} name two formats; give one, or a file with "
-            f"the suffix .{audio_format}",
+            f"--format {audio_format} contradicts --out {out}: remove one, or use the "
+            f"suffix .{audio_format}",
             param="format",
         )
     check_file(out, "--out")

@@ -99,7 +99,7 @@ def transcribe(
 
     with report_failures():
         if as_json and text_format not in (None, Format.JSON):
-            raise InvalidRequest("--json and --format name two formats; give one")
+            raise InvalidRequest("use either --json or --format, not both")
         sources = find_audio_files([str(file) for file in files])
         chosen = Format.JSON if as_json else text_format or Format.TEXT
         writer = _transcript_writer(sources, chosen, out_dir, beside=beside)
@@ -164,7 +164,7 @@ def _transcript_writer(
     from izwi_api.cli.audio_files import text_paths
 
     if out_dir is not None and beside:
-        raise InvalidRequest("--out-dir and --beside name two places; give one")
+        raise InvalidRequest("use either --out-dir or --beside, not both")
     if out_dir is not None and out_dir.exists() and not out_dir.is_dir():
         raise InvalidRequest(f"--out-dir {out_dir}: this is a file, not a folder", param="out_dir")
     if out_dir is not None or beside:

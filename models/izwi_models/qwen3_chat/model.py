@@ -136,9 +136,7 @@ class Qwen3Chat(TokenModel):
         else:
             chat = EncodedChat(self._plain_ids(ask), False)
         if not chat.ids:
-            raise InvalidRequest(
-                "the model's chat template makes no text of this conversation", param="messages"
-            )
+            raise InvalidRequest("the chat template rendered an empty prompt", param="messages")
         room = self.max_positions - len(chat.ids)
         if room < 1:
             raise self._too_long(f"{len(chat.ids)} tokens")

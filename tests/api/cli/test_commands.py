@@ -59,11 +59,19 @@ def test_say_saves_codes_and_passes_every_option_on(cli, tone_wav):
         (["say", "hi", "--out", "a.doc"], ".wav"),
         (["say", "hi", "--ref-text", "x"], "--ref-audio"),
         (["say", "hi", "--ref-audio", "none.wav", "--x-vector-only"], "cannot read"),
+        (
+            ["say", "hi", "--voice", "x", "--ref-audio", "none.wav"],
+            "use either --voice or --ref-audio, not both",
+        ),
         (["say", "hi", "--seed", str(2**63)], "seed"),
         (["transcribe", "none.wav"], "cannot read"),
         (["transcribe", "text.wav"], "not audio"),
         (["clone", "none.wav", "--name", "../x", "--yes"], "name"),
         (["clone", "none.wav", "--name", "x", "--yes"], "cannot read"),
+        (
+            ["clone", "none.wav", "--name", "x", "--text", "hi", "--x-vector-only"],
+            "use either --text or --x-vector-only, not both",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(cli, arguments, message):
