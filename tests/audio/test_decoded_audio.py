@@ -117,7 +117,7 @@ def test_several_threads_read_at_a_time(samples, tmp_path):
 
 
 @pytest.mark.parametrize("gain", [0.1, 10.0])
-def test_what_is_over_full_scale_is_turned_down_as_a_whole(samples, tmp_path, monkeypatch, gain):
+def test_audio_over_full_scale_is_scaled_as_a_whole(samples, tmp_path, monkeypatch, gain):
     monkeypatch.setattr(decoded_audio, "_BLOCK_SAMPLES", 100_001)
     samples = samples * np.float32(gain)
     peak = np.abs(samples).max()

@@ -32,7 +32,7 @@ def streamed(samples: np.ndarray, sizes: list[int]) -> np.ndarray:
 
 @examples(40)
 @given(st.integers(201, len(SAMPLES)), st.lists(st.integers(0, 5000), max_size=12))
-def test_however_it_is_cut(length: int, sizes: list[int]) -> None:
+def test_streamed_mel_does_not_depend_on_chunk_sizes(length: int, sizes: list[int]) -> None:
     samples = SAMPLES[:length]
     log_power = streamed(samples, sizes)
     assert log_power.shape == (128, length // 160)

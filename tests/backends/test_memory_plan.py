@@ -91,7 +91,7 @@ def test_pages_go_to_models_by_need_not_in_equal_shares() -> None:
     assert 3.5 * asr < chat <= 4.01 * asr
 
 
-def test_what_one_model_cannot_use_goes_to_the_others() -> None:
+def test_memory_that_one_model_cannot_use_goes_to_others() -> None:
     short = ModelNeeds("short", 0, 0, PAGE, 16, 192, 192, GraphBytes(), 64)
     plan = plan_memory(device(40), (short, needs("long")), EngineConfig(), loaded=True)
     assert plan.of("short").page_bytes == 64 * 12 * PAGE

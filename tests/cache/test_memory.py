@@ -99,7 +99,7 @@ def divided(below: Below) -> tuple[PagedMemory, list[int], list[int]]:
     return memory, keys, own
 
 
-def test_what_comes_back_is_followed_by_the_page_where_prefixes_part() -> None:
+def test_promoted_pages_are_followed_by_a_copy_of_the_split_page() -> None:
     below = Below()
     memory, keys, own = divided(below)
     pages, num_positions = memory.claim([*keys[:10], 99])

@@ -62,7 +62,7 @@ def test_access_is_read_without_the_rest() -> None:
     assert read_access({"IZWI_API_KEYS": "keys.toml", "IZWI_MAX_AUDIO_S": "x"}).requires_key
 
 
-def test_the_page_is_the_table() -> None:
+def test_environment_page_equals_the_table_of_variables() -> None:
     page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
     assert page == markdown(), "run: python -m izwi_api.environment > docs/environment.md"
 

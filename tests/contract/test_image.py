@@ -57,7 +57,7 @@ def test_it_stops_within_the_grace_period() -> None:
     assert re.search(r"^STOPSIGNAL SIGTERM$", RECIPE, flags=re.MULTILINE)
 
 
-def test_what_runs_is_not_root_and_has_no_sources() -> None:
+def test_image_runs_as_izwi_without_sources() -> None:
     last = STAGES[-1]
     users = re.findall(r"^USER (\w+)$", last, flags=re.MULTILINE)
     assert users == ["izwi"]

@@ -150,7 +150,7 @@ def test_a_codec_state_is_made_again_in_a_step_that_does_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_predicted_of_a_sequence_is_what_is_in_flight(seed: int) -> None:
+def test_pending_of_a_sequence_equals_its_steps_in_flight(seed: int) -> None:
     rng = random.Random(seed)
     with one_step_ahead():
         world = World(max_running=4, chunk_ramp=(1, 2, 3))

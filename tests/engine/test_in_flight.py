@@ -104,7 +104,7 @@ def test_a_step_behind_still_ends_the_sequence() -> None:
     assert sequence.pending == Pending(entries=1, ends=True)
 
 
-def test_what_has_given_its_pages_back_since_is_not_reconciled() -> None:
+def test_preempted_sequence_is_not_reconciled() -> None:
     kept, lost = sequence_of(3, 0), sequence_of(3, 1)
     step = predicted(Row(kept, 6, 7), Row(lost, 6, 7), vocode=((lost, 3),))
     lost.pending = Pending(frames=4, chunks=2, epoch=1)

@@ -19,7 +19,7 @@ from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 
 
-def test_others_give_the_same_while_a_model_comes_works_and_goes() -> None:
+def test_loading_a_model_does_not_change_other_models_output() -> None:
     request = toy_request("a", 9, seed=3, frames=40)
     expected = alone(request)
     world = World(max_models=3)
@@ -58,7 +58,7 @@ def test_a_removed_model_refuses_requests_and_ends_with_its_last() -> None:
     assert set(world.engine.load) == {"text"}
 
 
-def test_what_a_model_held_is_free_after_it() -> None:
+def test_removed_model_frees_its_memory() -> None:
     model = ToySpeech()
     engine = Engine(
         {"toy": model}, TorchBackend(model.ops), EngineConfig(page_size=4, kv_bytes=1 << 20)

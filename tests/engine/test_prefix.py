@@ -118,7 +118,7 @@ def test_equal_audio_is_encoded_once_and_other_audio_shares_nothing() -> None:
     assert SPEECH.num_encoded - before == 2 + 3, "two in this world, one in each world alone"
 
 
-def test_what_does_not_come_again_leaves_its_pages_to_others() -> None:
+def test_uncacheable_request_frees_its_pages() -> None:
     world = World()
     world.submit(replace(request("once", (1, 2)), cacheable=False))
     world.run()

@@ -176,7 +176,7 @@ def test_times_are_put_in_order_as_the_reference_does():
         (1.0, "a " * 30_000, None, TooLarge, "text"),
     ],
 )
-def test_what_cannot_be_aligned_is_refused(model, seconds, text, language, error, param):
+def test_invalid_alignments_name_their_parameter(model, seconds, text, language, error, param):
     with pytest.raises(error) as caught:
         model.prepare_alignment("r", "tiny", AlignmentInput(waveform(seconds), text, language))
     assert caught.value.param == param

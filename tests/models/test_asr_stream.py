@@ -485,7 +485,7 @@ def test_too_little_audio_is_ignored_and_too_loud_audio_is_clipped(model):
 
 
 @pytest.mark.parametrize("ask", [{"language": "Klingon"}, {"chunk_s": 0.1}, {"chunk_s": 99.0}])
-def test_what_cannot_be_streamed_names_its_parameter(model, ask):
+def test_invalid_stream_options_name_their_parameter(model, ask):
     with pytest.raises(InvalidRequest) as raised:
         model.open_stream(**ask)
     assert raised.value.param in ask

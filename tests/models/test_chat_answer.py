@@ -53,7 +53,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("step", [1, 2, 1000])
-def test_answers(tokenizer, name, step):
+def test_thought_and_answer_are_separated(tokenizer, name, step):
     thinks, parts, reasoning, content, num_tokens = ANSWERS[name]
     ids = ids_of(tokenizer, *parts)
     if num_tokens is None:

@@ -77,7 +77,7 @@ def test_float32_equals_the_cpu(tmp_path: Path, name: str, weights: str) -> None
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_torch_attends_in_recorded_steps_as_on_the_cpu(tmp_path: Path, name: str) -> None:
+def test_captured_torch_attention_equals_the_cpu(tmp_path: Path, name: str) -> None:
     family, folder = KINDS[name]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     checkpoint = folder(tmp_path / name)
@@ -100,7 +100,7 @@ def test_bfloat16_runs(tmp_path: Path, name: str, weights: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", KINDS)
-def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name: str) -> None:
+def test_captured_steps_wait_for_their_results_only(tmp_path: Path, name: str) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16")
     model = family.load(folder(tmp_path / name), backend)
@@ -207,7 +207,7 @@ def step(engine: Engine) -> None:
         assert chunk.reason is not Reason.ERROR, chunk.error
 
 
-def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path) -> None:
+def test_speech_to_speech_captures_nothing_while_serving(s2s_folder: Path) -> None:
     backend = torch_backend("cuda", "bfloat16")
     model: Any = S2S.load(s2s_folder, backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
@@ -317,9 +317,7 @@ def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -
 
 @pytest.mark.parametrize("weights", ["auto", "int8"])
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_is_compiled_or_recorded_while_requests_are_served(
-    tmp_path: Path, name: str, weights: str
-) -> None:
+def test_serving_compiles_and_captures_nothing(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16", weights)
     model = family.load(folder(tmp_path / name), backend)

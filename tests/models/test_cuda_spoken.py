@@ -99,7 +99,7 @@ def test_audio_of_five_hundredths_of_a_second(served: Served) -> None:
     assert answer(served, [asked(AudioContent(np.full(RATE // 20, 0.1, np.float32)))]) > 3.5
 
 
-def test_what_is_too_long_is_refused_and_the_next_is_answered(
+def test_too_long_conversation_is_refused_and_the_next_is_answered(
     served: Served, clips: Iterator[AudioContent]
 ) -> None:
     _, model = served

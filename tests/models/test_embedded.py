@@ -101,7 +101,7 @@ def bag(text: str) -> list[str]:
     [TextMode.STREAMING, pytest.param(TextMode.FULL, marks=pytest.mark.slow)],
     ids=["streaming", "full"],
 )
-async def test_what_is_said_is_what_is_heard(world: World, mode: TextMode) -> None:
+async def test_embedded_voice_is_transcribed_correctly(world: World, mode: TextMode) -> None:
     said = [
         world.say(text, voice="amber", text_mode=mode, seed=seed)
         for seed, text in enumerate(SENTENCES)
@@ -213,7 +213,7 @@ def without_speech(kind: str) -> Float32:
 
 @pytest.mark.parametrize("kind", ["silence", "noise", "gusts", "hum", "clicks", "music"])
 @pytest.mark.parametrize("detects_speech", [True, False])
-async def test_what_holds_no_speech_has_no_words(
+async def test_audio_without_speech_is_transcribed_as_no_words(
     world: World, kind: str, detects_speech: bool
 ) -> None:
     audio = without_speech(kind)

@@ -64,7 +64,7 @@ def test_the_older_layout_has_mimi_beside_its_weights(tmp_path):
         FAMILY.load(folder, BACKEND)
 
 
-def test_what_generation_does_without_may_be_there(folder):
+def test_tensors_unused_in_generation_are_accepted(folder):
     path = folder / "model.safetensors"
     weights = load_file(path)
     frames = weights["audio_embedding.embedding.weight"]

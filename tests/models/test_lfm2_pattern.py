@@ -99,7 +99,7 @@ def test_an_unknown_entry_is_taken_for_an_ordinary_one(mode, blocks, turn, ids):
     assert next_turn(mode, blocks, turn, None) == next_turn(mode, blocks, turn, known)
 
 
-def test_what_has_ended_stays_so():
+def test_ended_turn_stays_ended():
     blocks = Blocks(6, 12)
     for mode in Mode:
         ended = next_turn(mode, blocks, first_turn(blocks), (END,))

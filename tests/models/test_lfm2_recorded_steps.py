@@ -82,9 +82,7 @@ def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
 
 @CALM_AT_NIGHT
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_recorded_steps_say_what_plain_ones_say(
-    folder: Path, plain: dict[str, Given], seed: int
-) -> None:
+def test_captured_steps_equal_plain_steps(folder: Path, plain: dict[str, Given], seed: int) -> None:
     """Whenever requests come: rows of both tracks, prompts in chunks among decodes, one ahead."""
     chance = random.Random(seed)
     with drawn_by_torch():
@@ -100,7 +98,7 @@ def test_recorded_steps_say_what_plain_ones_say(
 
 @CALM_AT_NIGHT
 @pytest.mark.slow
-def test_unrecorded_work_runs_alongside_recorded_steps(folder: Path) -> None:
+def test_plain_work_runs_alongside_captured_steps(folder: Path) -> None:
     """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
     for graphs in (False, True):
@@ -142,7 +140,7 @@ def test_a_pause_and_an_eviction_are_not_in_an_answer(
 
 
 @CALM_AT_NIGHT
-def test_all_is_recorded_before(folder: Path) -> None:
+def test_warm_up_captures_every_graph(folder: Path) -> None:
     """Every graph that a step may ask for is among those of `warm_up`."""
     with drawn_by_torch():
         engine, model = engine_of(folder, CONFIG)

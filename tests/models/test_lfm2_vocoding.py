@@ -214,7 +214,7 @@ def test_a_line_of_a_conversation_has_text_and_audio(recorded):
         (5, {"num_samples": 10**6}, "audio"),
     ],
 )
-def test_what_differs_is_found(recorded, place, changed, what):
+def test_replay_reports_what_differs(recorded, place, changed, what):
     registry, lines = recorded
     line = msgspec.structs.replace(lines[place], **changed)
     (difference,) = replay(an_engine(registry), registry, [line])

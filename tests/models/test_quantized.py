@@ -101,7 +101,7 @@ def test_every_large_product_of_the_decoders_is_quantized(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("weights", ["int8", pytest.param("fp8", marks=pytest.mark.slow), "int4"])
-def test_what_is_said_is_heard(weights: str) -> None:
+def test_speech_of_quantized_weights_is_transcribed_correctly(weights: str) -> None:
     backend = torch_backend("cpu", weights=weights)
     registry = Registry(backend)
     for name in (SPEAKER, LISTENER):

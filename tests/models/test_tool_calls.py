@@ -131,7 +131,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_is_read(name):
+def test_calls_are_separated_from_text_however_cut(name):
     text, content, calls, complete = ANSWERS[name]
     got = read(text)
     assert (got[0], got[2]) == (content, complete)

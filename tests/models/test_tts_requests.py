@@ -95,7 +95,7 @@ def voice(hidden: int = 64, frames: int = 3, text: str | None = "hi") -> VoicePr
         ("base", {"text": "word " * 2000}, TooLarge, "input"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_invalid_speech_requests_name_their_parameter(
     load: LoadModel, kind: str, ask: dict[str, Any], wrong: type[InvalidRequest], param: str
 ) -> None:
     with pytest.raises(wrong) as caught:
@@ -266,7 +266,7 @@ def _edit(folder: Path, name: str, change: dict[str, Any]) -> None:
         ("speech_tokenizer/config.json", {"encoder_config": {}}, "encoder_config"),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_inconsistent_checkpoint_is_refused_by_name(
     tmp_path: Path, name: str, change: dict[str, Any], message: str
 ) -> None:
     folder = write_tiny_tts(tmp_path, "base")

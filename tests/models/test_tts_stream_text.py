@@ -185,7 +185,7 @@ def test_text_may_be_cut_between_the_halves_of_a_character(load: LoadModel) -> N
     assert [part.ids for part in halves] == [part.ids for part in whole]
 
 
-def test_what_cannot_be_done_is_said_before_any_text(load: LoadModel) -> None:
+def test_text_stream_refuses_invalid_options_before_any_text(load: LoadModel) -> None:
     model = load("both")
     with pytest.raises(VoiceNotFound):
         model.text_stream("id", "tiny", SpeechInput("", "nobody"))
@@ -423,7 +423,9 @@ def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
 
 
 @pytest.mark.parametrize("turn_ids", [(1, 2, 3), (1, 2, 3, -1), (1, 2, 3, 10**6)])
-def test_what_begins_no_turn_is_refused(load: LoadModel, turn_ids: tuple[int, ...]) -> None:
+def test_turn_ids_that_begin_no_turn_are_refused(
+    load: LoadModel, turn_ids: tuple[int, ...]
+) -> None:
     ask = SpeechInput("", "ryan", text_mode=TextMode.STREAMING, turn_ids=turn_ids)
     with pytest.raises(InvalidRequest, match="turn_ids"):
         load("custom_voice").prepare_speech("id", "tiny", ask)

@@ -241,9 +241,7 @@ def test_mlx_gives_what_torch_gives(name: str, dtype: str) -> None:
 @each_backend
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_backend_fuses_is_what_the_core_composes(
-    name: str, dtype: str, backend: str
-) -> None:
+def test_fused_operations_equal_their_compositions(name: str, dtype: str, backend: str) -> None:
     ops = table(backend, dtype)
     assert_close(outcome(name, composed(ops)), outcome(name, ops), dtype)
 

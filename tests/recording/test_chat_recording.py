@@ -65,7 +65,7 @@ def test_the_line_holds_what_was_asked_and_said(world: tuple[Path, Registry, obj
         assert line.text == said != ""
 
 
-def test_it_is_said_again(world) -> None:
+def test_recorded_conversation_replays_with_the_same_answer(world) -> None:
     path, registry, engine = world
     lines = read_recording(path)
     for alone in (True, False):

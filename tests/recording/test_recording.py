@@ -93,7 +93,9 @@ def test_broken_arrays_are_named(changed: dict[str, object]) -> None:
         VoicePrompt(SAMPLES),
     ],
 )
-def test_what_was_asked_comes_back(voice: str | ReferenceClip | VoicePrompt | None) -> None:
+def test_recorded_request_is_read_back_unchanged(
+    voice: str | ReferenceClip | VoicePrompt | None,
+) -> None:
     how = 0.3, 5, 0.9, -(2**63), 40, {"é": "acute"}
     ask = SpeechInput("Say «é».", voice, "english", "softly", TextMode.STREAMING, *how)
     assert all(getattr(ask, name) is not None for name in ask.__struct_fields__[2:])
@@ -144,7 +146,7 @@ def gave(request_id: str, entries: list, reason: Reason | None = None, **more) -
     return Chunk(request_id, array, reason=reason, **more)
 
 
-def test_what_ends_is_written_and_nothing_else(tmp_path: Path) -> None:
+def test_only_completed_requests_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     recorder = RequestRecorder(path, FakeModels(), "here")
     speech, heard = SpeechInput("Hi."), TranscriptionInput(SAMPLES, language="English")

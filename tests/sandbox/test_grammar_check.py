@@ -155,7 +155,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @example(schema=product(3, 20))
 @example(schema={"anyOf": [doubling("anyOf", 40), {"not": patterns(20)}]})
 @given(schema=SCHEMAS)
-def test_what_multiplies_is_bounded(check, schema):
+def test_cost_of_multiplying_schemas_is_bounded(check, schema):
     check_bound(check, schema)
 
 
@@ -175,7 +175,7 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("schema", [patterns(18), multiples(8)])
-def test_what_takes_too_long_is_refused_once_and_remembered(check, schema):
+def test_slow_schema_is_refused_once_and_remembered(check, schema):
     message = message_for(check, schema)
     assert "the JSON schema is too expensive" in message
     assert "1 s of processor time" in message

@@ -58,7 +58,7 @@ def test_new_requests_are_delayed_with_many_rows_only() -> None:
         {"tokens": 80},
     ],
 )
-def test_it_starts_at_once_where_waiting_gains_nothing(other: dict[str, object]) -> None:
+def test_request_starts_at_once_if_a_delay_gains_nothing(other: dict[str, object]) -> None:
     assert not should_delay_requests([NEW], 60, SPEND._replace(**other), LIMIT_S)
     assert should_delay_requests([NEW], 60, SPEND, LIMIT_S)
 

@@ -35,7 +35,7 @@ def waits(new: View = HEARD, num_rows: int = 100, limit_s: float = 1.0, **budget
 
 
 # -- the cost of a step --------------------------------------------------------------------------
-def test_what_a_step_runs_is_counted() -> None:
+def test_step_work_counts_rows_positions_pieces_and_frames() -> None:
     assert StepWork.of([1, 5, 1], 2, [4, 4, 8]) == StepWork(2, 5, 2, 2, 16)
     assert StepWork.of([], 0, []) == StepWork(0, 0, 0, 0, 0)
 
@@ -95,7 +95,7 @@ def test_new_requests_wait_three_steps_and_seven_where_there_is_no_listener() ->
     assert not waits(SILENT, since_start=7)
 
 
-def test_they_wait_only_where_enough_of_them_come() -> None:
+def test_batching_delay_needs_a_minimum_arrival_rate() -> None:
     # 4 steps of 0.375 new requests are 1.5 of them
     assert waits(new_requests=0.375)
     assert not waits(new_requests=0.374)
@@ -107,7 +107,7 @@ def test_a_request_that_is_needed_sooner_waits_for_none_that_is_far_ahead() -> N
     assert waits(changed(HEARD, slack_s=FAR_S - UNIT_S), far_new_requests=0.5)
 
 
-def test_they_wait_no_longer_than_pays() -> None:
+def test_batching_delay_ends_at_its_optimum() -> None:
     # sqrt(2 * 8 * 9 / (4 * 4)) = 3 steps
     assert waits(num_rows=9, new_requests=4.0, since_start=1)
     assert not waits(num_rows=9, new_requests=4.0, since_start=2)

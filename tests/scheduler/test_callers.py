@@ -221,7 +221,7 @@ def test_a_new_caller_takes_the_place_of_excess_work_which_goes_on_later() -> No
     assert len(models.ended) == 21
 
 
-def test_who_arrives_after_a_long_step_of_another_caller_does_not_wait_for_the_next_one() -> None:
+def test_new_caller_waits_for_one_long_step_of_another_at_most() -> None:
     models = Models()
     for number in range(200):
         models.submit(number, "heavy")

@@ -81,7 +81,7 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
     assert list(states.below) == [second.audio.saved_state]
 
 
-def test_what_is_not_kept_below_is_made_again() -> None:
+def test_codec_state_without_room_below_is_rebuilt() -> None:
     states = Rows(1, room_below=0)
     rows, (one, other) = CodecRows(states), streams(2)
     rows.take(one)

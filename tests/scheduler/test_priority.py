@@ -94,7 +94,7 @@ def test_new_text_preempts_lower_priority_only() -> None:
     assert DEADLINE.plan([text(key) for key in range(4)], [plain], ROOMY).preempt == ()
 
 
-def test_what_waited_too_long_comes_before_any_priority() -> None:
+def test_aged_background_text_precedes_every_priority() -> None:
     low = text(0, slack_s=0.5, idle_steps=BACKGROUND_STEPS)
     assert rank_deadline(low) < rank_deadline(text(1, 100, slack_s=-5.0))
 

@@ -255,7 +255,7 @@ def test_a_request_whose_prompt_is_in_flight_waits_and_later_ones_do_not() -> No
     assert rows_of(step(scheduler))[-1] == (1, 12, 14)
 
 
-def test_of_two_that_begin_alike_the_second_waits_a_step() -> None:
+def test_second_request_with_the_same_prefix_waits_a_step() -> None:
     scheduler = scheduler_of()
     added(scheduler, *(sequence_of(arrival, 10, num_shared=8) for arrival in range(2)))
     scheduler.add(sequence_of(2, 10))

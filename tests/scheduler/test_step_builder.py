@@ -76,7 +76,7 @@ def test_a_start_needs_the_page_of_its_next_position_too(positions: int, pages: 
     assert builder(free_pages=pages - 1).admit(view_of(9, positions, num_pages=1))
 
 
-def test_what_prompts_still_need_is_kept_for_them() -> None:
+def test_admission_leaves_pages_that_running_prompts_need() -> None:
     prompt = view_of(1, 47, 16, 1)  # two pages more, for 48 positions
     for free, starts in ((2, False), (3, True)):
         made = builder(prompt, free_pages=free)

@@ -38,7 +38,7 @@ def test_each_order_shows_its_own_first() -> None:
     assert set(shown[2:]) == {8, 7, 6, 5}, "those that have been idle longest"
 
 
-def test_what_cannot_run_is_not_counted() -> None:
+def test_waiting_requests_that_cannot_run_take_no_place() -> None:
     for order in Order:
         assert set(arrivals(room(order, [0] * 40), 2, stuck=30)) >= (
             {39, 38} if order is Order.SLACK else {30, 31}

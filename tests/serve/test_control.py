@@ -182,7 +182,7 @@ def test_an_unexpected_error_is_not_reported_as_a_reason(monkeypatch):
             one.receive()
 
 
-def test_what_a_process_starts_does_not_have_its_standard_input():
+def test_child_processes_do_not_inherit_the_control_socket():
     before = os.dup(0)
     ours, theirs = socket.socketpair()
     try:

@@ -327,7 +327,7 @@ def is_running(pid):
         (("--port", "PORT"), 3, "in use"),
     ],
 )
-def test_what_cannot_begin_says_why_and_ends(server, tmp_path, options, code, said):
+def test_server_that_cannot_start_exits_with_a_reason(server, tmp_path, options, code, said):
     command = [sys.executable, "-c", "from izwi_api.cli.run import main; main()", "serve"]
     command += ["--port", "0", "--kv-mib", "36"]
     command += [str(server.port) if option == "PORT" else option for option in options]

@@ -297,7 +297,7 @@ async def test_messages_are_acknowledged_in_groups_and_again_with_each_engine(wo
     assert await world.heard(1) == [acknowledged]
 
 
-async def test_what_cannot_be_read_fails_all_and_leaves_none_running(world):
+async def test_unreadable_engine_message_fails_all_requests(world):
     await world.follow()
     streams = world.api_server.submit_all([request_of("a"), request_of("b")])
     await world.heard(1)

@@ -178,7 +178,7 @@ def test_a_process_that_dies_again_soon_is_restarted_later_each_by_itself(monkey
     assert waits_of(caplog.text, "api-server") == [0.25]
 
 
-def test_whose_control_ends_is_killed_if_it_does_not_end_itself(monkeypatch, caplog):
+def test_process_that_closes_its_control_socket_is_killed(monkeypatch, caplog):
     world = World(monkeypatch)
     world.later(5.0, lambda: world.engines[0].close_control())
     world.later(20.0, leave)

@@ -131,7 +131,7 @@ def test_phases_follow_each_other(run):
     ("text", "heard", "length"),
     [("One two.", "One", 3), ("One  two.", "One two", 8), ("One", "", 0), ("One", "Two", 0)],
 )
-def test_what_was_heard_of_an_answer(run, text, heard, length):
+def test_heard_length_of_an_answer_ends_at_a_word(run, text, heard, length):
     assert run("conversation.js", "return m.heardLength(...values)", text, heard) == length
 
 

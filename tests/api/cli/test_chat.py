@@ -69,7 +69,7 @@ def remote(tmp_path_factory):
 HERE = ("--model", "here")
 
 
-def test_once(cli):
+def test_chat_command_prints_one_answer(cli):
     result = cli("hello", *HERE, "--system", "Be brief.", "--seed", "3", "--temperature", "0")
     assert (result.stdout, result.stderr) == ("hello\n", "")
     ask = cli.asked[-1]
@@ -131,7 +131,7 @@ def test_json(cli):
         (("hello", "--server", "here"), 2, "address"),
     ],
 )
-def test_what_fails_is_one_line_and_a_code(cli, arguments, code, message):
+def test_chat_command_failures_are_one_line_and_an_exit_code(cli, arguments, code, message):
     result = cli(*arguments, code=code)
     assert message in result.stderr
     assert result.stderr.strip().count("\n") == 0
@@ -206,7 +206,7 @@ def test_a_talk_with_a_server(talk, remote, monkeypatch):
     assert [message.content for message in remote[1][-1].messages] == ["one", "one", "two"]
 
 
-def test_what_a_server_cannot_do(cli, remote, tmp_path):
+def test_chat_command_reports_a_servers_refusals(cli, remote, tmp_path):
     url, _ = remote
     assert "served" in cli("hello", "--server", url, "--model", "none", code=2).stderr
     cli("hel\x01lo", "--server", url, code=1)

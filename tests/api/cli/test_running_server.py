@@ -77,7 +77,7 @@ def test_a_server_that_serves_what_is_needed_is_asked(default, serves, asked):
     assert running_server(None, None, serves=serves) == (default.url if asked else None)
 
 
-def test_what_is_named_is_taken_as_it_is(default):
+def test_named_server_is_used_without_probing(default):
     assert running_server("http://far:1", None, serves={Capability.CHAT: None}) == "http://far:1"
     assert running_server("http://far:1", None, local_only=True) == "http://far:1"
     assert running_server("none", None) is None
@@ -206,7 +206,7 @@ def test_models_and_doctor_say_what_runs(cli, default, monkeypatch):
     assert "no server runs" in cli("models", "load", "m", code=2).stderr
 
 
-def test_what_a_server_does_needs_no_torch_here(server, tone_wav, tmp_path):
+def test_commands_with_a_server_do_not_import_torch(server, tone_wav, tmp_path):
     """One process runs all commands: starting costs far more than what they do."""
     (tmp_path / "ref.wav").write_bytes(tone_wav(3.0))
     commands = (

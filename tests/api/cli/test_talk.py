@@ -75,7 +75,7 @@ def test_an_answer_and_the_next(client):
     assert told_otherwise.num_prompt_tokens != first.num_prompt_tokens
 
 
-def test_it_comes_in_pieces(client):
+def test_streamed_talk_equals_whole_talk(client):
     with client.stream_talk(QUESTION, **SHORT) as stream:
         deltas = list(stream)
     whole = client.talk(QUESTION, **SHORT)
@@ -103,7 +103,7 @@ def test_files_of_any_format_are_understood(client, tmp_path, name):
     assert client.talk(tmp_path / name, max_completion_tokens=8, seed=1).text
 
 
-def test_what_cannot_be_answered(client):
+def test_talk_with_invalid_input_raises(client):
     for audio, error in ((b"", InvalidRequest), (b"this is not audio", InvalidAudio)):
         with pytest.raises(error):
             client.talk(audio, **SHORT)
@@ -140,7 +140,7 @@ def test_pipes(talk, served):
     assert "stdout" in talk("q.wav", "--json", *options, code=2).stderr
 
 
-def test_in_this_process(talk, folder):
+def test_talk_command_answers_in_this_process(talk, folder):
     result = talk("q.wav", "--model", str(folder), "--out", "a.wav", "--max-new-tokens", "12")
     assert result.stdout.strip()
 

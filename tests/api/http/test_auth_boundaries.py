@@ -102,7 +102,7 @@ async def test_a_live_session_without_any_secret_is_refused(tmp_path, clock, kin
     assert (await ask(auth, path=path, kind=kind, authorization=f"Bearer {key}"))[0] == 200
 
 
-async def test_what_is_no_request_passes(keyed):
+async def test_lifespan_events_pass_the_key_check(keyed):
     auth = keyed[0]
     await auth({"type": "lifespan"}, None, None)
     assert auth._app.scopes == [{"type": "lifespan"}]

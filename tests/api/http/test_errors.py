@@ -84,7 +84,7 @@ def test_bad_speech(client, name):
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b"5", b'{"a": NaN}', b"\xff\xfe", b"[" * 1_000_000]
 )
-def test_bodies_that_are_no_object(client, body):
+def test_bodies_that_are_not_json_objects_are_400(client, body):
     answer = client.post(SPEECH, content=body, headers={"content-type": "application/json"})
     check(answer, 400)
     assert client.post(SPEECH, json=ASK).status_code == 200
@@ -132,7 +132,7 @@ def test_an_upload_without_a_length_is_cut_at_the_limit(client):
 
 
 @pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/v1/nothing"])
-def test_what_is_left_of_a_refused_body_is_not_read(client, server, path):
+def test_rest_of_a_refused_body_is_not_read(client, server, path):
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
     content_type = "content-type: multipart/form-data; boundary=b\r\n\r\n"
     part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'

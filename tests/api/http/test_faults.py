@@ -609,7 +609,7 @@ NOTHING_LEFT_OF = {
 
 
 @pytest.mark.parametrize("which", NOTHING_LEFT_OF)
-def test_nothing_is_left_behind(request, which):
+def test_harmful_requests_leave_no_threads_or_descriptors(request, which):
     server, client = request.getfixturevalue(which)
     normal(client)
     threads, descriptors = server.num_threads(), server.num_descriptors()

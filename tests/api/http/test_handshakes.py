@@ -97,7 +97,7 @@ def status_of(content):
     (400, head_of(*UPGRADE[:4], b"sec-websocket-key: short")),
     (408, head_of(*UPGRADE)[:-2]),
 ])  # fmt: skip
-def test_what_is_no_handshake_is_answered_at_once(port, errors, status, data):
+def test_invalid_websocket_handshake_is_answered_at_once(port, errors, status, data):
     assert status_of(answer(port, data)) == status
     assert not errors
 

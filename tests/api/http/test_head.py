@@ -40,7 +40,7 @@ def test_a_connection_goes_on_after_it(server):
     assert second.endswith(b'{"status":"ok"}')
 
 
-def test_of_a_stream_nothing_is_sent():
+def test_head_of_a_stream_sends_no_body():
     sent = []
 
     async def app(scope, receive, send):

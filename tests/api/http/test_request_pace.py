@@ -78,7 +78,7 @@ async def test_a_body_that_keeps_its_pace_may_take_longer_than_the_grace():
         RequestPace(grace_s=30, min_bytes_per_s=1, max_body_s=0.1),
     ],
 )
-async def test_one_that_does_not_is_cut_off_while_it_is_read(pace):
+async def test_slow_body_is_cut_off_while_it_is_read(pace):
     begun_s = time.monotonic()
     got, head = await read(pace, [b"x"] * 100, 0.04)
     assert 0 < len(got) < 10

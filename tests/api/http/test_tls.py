@@ -72,7 +72,7 @@ def test_a_key_may_be_in_the_file_of_the_certificate(tmp_path, files):
     assert read_tls_files(None, None) is None
 
 
-def test_what_cannot_be_used_is_named(tmp_path, files):
+def test_unusable_tls_files_are_named(tmp_path, files):
     cert, key = files
     other = make_certificate(tmp_path, "other")[1]
     locked = make_certificate(tmp_path, "locked", "-passout", "pass:secret")

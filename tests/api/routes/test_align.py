@@ -117,7 +117,7 @@ def test_subtitles_of_a_text(client, tone_wav):
         ({"text": ["a", "b"]}, 400, "text"),
     ],
 )
-def test_what_is_refused(client, tone_wav, fields, status, param):
+def test_invalid_alignment_requests_are_400(client, tone_wav, fields, status, param):
     answer = post(client, URL, tone_wav(1.0), **fields)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == param

@@ -205,7 +205,7 @@ def test_calls_are_not_said(create):
     assert any(delta.tool_calls for delta in deltas)
 
 
-def test_what_cannot_be_said_is_written(create):
+def test_unspeakable_answer_is_returned_as_text(create):
     message = create(messages=[user(text("```\nx = 1\n```"))], **ALOUD).choices[0].message
     assert (message.audio.transcript, message.audio.data) == ("```\nx = 1\n```", "")
 
@@ -348,7 +348,7 @@ def audio(**change) -> dict:
     ],
     ids=range(23),
 )  # fmt: skip
-def test_what_cannot_be_answered_says_why(create, change, status, match):
+def test_unsupported_cascade_requests_say_why(create, change, status, match):
     body = {"messages": [user(text("hm"))], **ALOUD, **change}
     body = {key: value for key, value in body.items() if value is not None}
     with pytest.raises(openai.APIStatusError, match=match) as refused:

@@ -277,7 +277,7 @@ def test_limits(http, world, more):
     assert world.asked[-1].max_new_tokens == 5
 
 
-def test_what_changes_nothing_is_taken(http):
+def test_chat_fields_with_default_values_are_accepted(http):
     more = {
         "logprobs": False,
         "modalities": ["text"],
@@ -463,7 +463,7 @@ def test_log_probabilities(sdk, world, stream):
     assert sdk.create(**user("h")).choices[0].logprobs is None
 
 
-def test_how_it_is_drawn(sdk, world):
+def test_chat_sampling_fields_reach_the_model(sdk, world):
     more = {"min_p": 0.1, "repetition_penalty": 1.1}
     sdk.create(
         **user("hi"),
@@ -544,7 +544,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({"model": "tts"}, "model", "else"),
     ],
 )
-def test_what_cannot_be_asked_is_400(http, more, param, message):
+def test_unsupported_chat_fields_are_400(http, more, param, message):
     answer = http.post(PATH, json=user("hi") | more)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]

@@ -38,7 +38,7 @@ def test_a_file_is_encoded_without_a_model(client, tone_wav, audio_format):
         ({}, b"no audio at all", "file"),
     ],
 )
-def test_what_is_refused(client, tone_wav, fields, content, param):
+def test_invalid_conversion_requests_are_400(client, tone_wav, fields, content, param):
     answer = convert(client, content or tone_wav(0.1), **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 

@@ -87,7 +87,7 @@ def test_speech_with_the_operators_parameters(openwebui):
     assert answer.status_code == 200
 
 
-def test_what_is_wrong_with_speech(openwebui):
+def test_speech_error_message_names_the_voice(openwebui):
     """It shows `error.message` to its user."""
     body = {"input": "hello", "voice": "nobody", "model": "tts"}
     answer = openwebui.post("/audio/speech", content=json.dumps(body), headers=JSON)

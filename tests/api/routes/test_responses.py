@@ -129,7 +129,7 @@ def test_a_function_without_parameters_takes_an_empty_object(sdk, world, given):
     assert asked == {"type": "function", "function": {"name": "f", "parameters": NO_PARAMETERS}}
 
 
-def test_how_it_is_asked(sdk, world):
+def test_responses_fields_reach_the_model(sdk, world):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     sdk.create(
         model="chat",

@@ -224,7 +224,7 @@ MP3 = file_of("mp3")
     ],
     ids=range(23),
 )
-def test_what_cannot_be_answered_says_why(create, change, status, match):
+def test_unsupported_spoken_chat_requests_say_why(create, change, status, match):
     body = {"messages": [user(TEXT)], "audio": PCM, **ALOUD, **change}
     body = {key: value for key, value in body.items() if value is not None}
     with pytest.raises(openai.APIStatusError, match=match) as refused:
@@ -234,7 +234,7 @@ def test_what_cannot_be_answered_says_why(create, change, status, match):
     assert create(messages=[user(TEXT)], audio=PCM, **brief).choices[0].message.audio.data
 
 
-def test_what_changes_nothing_is_taken(create):
+def test_spoken_chat_fields_with_default_values_are_accepted(create):
     more = {"stop": [], "response_format": {"type": "text"}, "n": 1, "top_p": 1}
     assert create(messages=[user(TEXT)], audio=PCM, **SHORT, **more).choices[0].message.audio.data
 

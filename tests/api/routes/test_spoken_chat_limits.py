@@ -68,7 +68,7 @@ def user_audio(content: bytes, name: str = "wav") -> dict:
 
 
 # -- length ----------------------------------------------------------------------------------
-def test_two_hundred_turns(create):
+def test_conversation_of_two_hundred_turns_is_answered(create):
     """Half of them are spoken: each recording is encoded, equal ones once."""
     heard, said = user_audio(clip(0.3)), {"role": "assistant", "content": "Yes."}
     answer = create(messages=[heard, said] * 100 + [heard], **ALOUD)
@@ -78,7 +78,7 @@ def test_two_hundred_turns(create):
     assert text.choices[0].message.content
 
 
-def test_ten_thousand_tokens(create):
+def test_prompt_of_ten_thousand_tokens_is_answered(create):
     long = {"role": "user", "content": "x" * 10_000}
     answer = create(messages=[long], **ALOUD)
     assert answer.usage.prompt_tokens > 10_000
@@ -202,7 +202,7 @@ PART = {"type": "text", "text": "hm"}
     ],
     ids=range(23),
 )
-def test_odd_bodies(served, create, change):
+def test_invalid_spoken_chat_bodies_name_their_field(served, create, change):
     answer = httpx.post(
         f"{served[0]}/v1/chat/completions",
         json=ALOUD | {"messages": [HELLO]} | change,

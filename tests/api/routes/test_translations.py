@@ -32,7 +32,7 @@ def test_it_says_what_the_model_does_instead(client, tone_wav):
         ({"temperature": ["0", "1"]}, 400, "temperature"),
     ],
 )
-def test_what_is_wrong_before_that(client, tone_wav, fields, status, param):
+def test_invalid_translation_requests_name_their_field(client, tone_wav, fields, status, param):
     answer = ask(client, tone_wav(1.0), **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 

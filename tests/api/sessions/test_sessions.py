@@ -172,7 +172,7 @@ async def test_a_client_that_reads_nothing_is_left(monkeypatch, busy):
     assert (wire.taken, wire.closed, service.is_closed) == ([], None, True)
 
 
-async def test_what_a_client_does_not_read_is_bounded():
+async def test_unread_events_of_a_client_are_bounded():
     """A flood of messages, each with a large answer: later ones are not read."""
     wire, service, task = opened(replace(LIMITS, pending_messages=1000, pending_bytes=1000), room=0)
     for _ in range(50):
@@ -188,7 +188,7 @@ async def test_what_a_client_does_not_read_is_bounded():
     await ended(task)
 
 
-async def test_what_was_put_is_sent_once_before_the_end():
+async def test_queued_events_are_sent_once_before_the_close():
     wire, _, task = opened(room=1)
     for message in ("a", "b", "over"):
         wire.inbox.put_nowait(message)

@@ -31,7 +31,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_else_a_file_says_stays(file, name):
+def test_removing_a_key_keeps_the_rest_of_the_file(file, name):
     keys.remove_key(file, name)
     after = file.read_text()
     assert list(tomllib.loads(after)) == [other for other in TABLES if other != name]
@@ -121,12 +121,12 @@ def test_a_key_that_was_added_meanwhile_is_not_lost(file, monkeypatch):
         (f'[a]\nsha256 = "{"a" * 64}"\naudio_seconds_per_day = inf', "must be a number above 0"),
     ],
 )
-def test_what_a_file_may_not_say(text, message):
+def test_invalid_keys_files_are_refused(text, message):
     with pytest.raises(InvalidRequest, match=message):
         keys.parse_keys(text, "keys.toml")
 
 
-def test_what_a_table_says():
+def test_keys_file_table_sets_name_digest_and_limits():
     (key,) = keys.parse_keys(
         f'[{"n" * 64}]\nsha256 = "{"a" * 64}"\nrequests_per_minute = 1\n'
         "characters_per_day = 2\naudio_seconds_per_day = 0.5",

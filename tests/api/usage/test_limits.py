@@ -92,7 +92,7 @@ def test_a_day_never_gives_more_than_its_limit(limit, asks):
 
 
 @given(st.integers(1, 100), st.integers(0, 100), st.integers(0, 200))
-def test_what_is_given_back_can_be_used_again_and_no_more(limit, used, back):
+def test_refund_restores_a_day_quota_up_to_its_limit(limit, used, back):
     used = min(used, limit)
     quota = DayQuota(limit).take(100.0, used).refund(100.0, back)
     assert quota.left(100.0) == min(limit, limit - used + back)

@@ -131,7 +131,7 @@ def test_voices_are_read_and_heard_and_new_ones_refused(disk, tone_wav):
         assert upload(client, "you").status_code == 200
 
 
-def test_what_is_deleted_is_gone_and_its_name_is_free(disk):
+def test_deleted_voice_frees_its_name_on_a_full_disk(disk):
     store = VoiceStore(disk.folder / "voices")
     store.create("me", WAV * 50, "la")
     consent = store.consents.create("mine", "en-US", WAV)

@@ -236,7 +236,7 @@ def test_a_clip_longer_than_allowed_is_refused_as_an_upload_is(tmp_path):
         assert (answer.status_code, answer.json()["error"]["param"]) == (413, "ref_audio")
 
 
-def test_nothing_listens_there(tmp_path):
+def test_reference_at_a_closed_port_is_not_fetched(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         entry = f"http://127.0.0.1:{probe.getsockname()[1]}"
     with services(tmp_path, entry) as (http, _):
@@ -266,7 +266,7 @@ async def test_disconnect_ends_the_fetch(remote, path):
     fetcher.stop()
 
 
-async def test_what_comes_buys_time_up_to_a_limit(remote):
+async def test_received_bytes_extend_the_fetch_timeout_up_to_a_limit(remote):
     # it comes with 80,000 bytes a second where a machine has time
     steady = FetchPace(grace_s=0.5, min_bytes_per_s=2000, max_s=20.0)
     assert steady.time_s(0) == 0.5

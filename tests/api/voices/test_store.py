@@ -117,7 +117,7 @@ def test_a_prompt_is_kept_in_memory_and_on_disk(tmp_path):
     assert folders(tmp_path) == []
 
 
-def test_of_twenty_at_once_exactly_one_wins(tmp_path):
+def test_concurrent_creation_of_one_voice_has_one_winner(tmp_path):
     def create(index):
         try:
             return VoiceStore(tmp_path).create("same", CLIP, str(index)).text
@@ -338,7 +338,7 @@ def test_an_index_of_a_newer_izwi_is_left_alone(tmp_path):
         VoiceStore(tmp_path).names()
 
 
-def test_what_a_hand_put_there(tmp_path, caplog):
+def test_voice_store_ignores_folders_that_it_did_not_write(tmp_path, caplog):
     store = VoiceStore(tmp_path / "a")
     made = store.create("v", CLIP, "la")
     twin = VoiceStore(tmp_path / "b")

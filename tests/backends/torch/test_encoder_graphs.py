@@ -115,7 +115,7 @@ def test_nothing_is_left_of_what_ran_before(model):
     assert_plain(model, long, kept)  # later replays leave results alone
 
 
-def test_what_is_not_recorded_is_not_taken(model):
+def test_encoder_graphs_refuse_shapes_that_were_not_captured(model):
     graphs = graphs_of(model)
     (whole,) = windows(model, 8.0)
     assert not graphs.takes(EncodeInput(whole.kind, whole.values.repeat(2, axis=1)))
@@ -180,7 +180,7 @@ def test_an_engine_that_records_writes_the_same(folder):
     assert written(folder, RecordingOps(DEVICE)) == (ids, [])
 
 
-def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
+def test_encoders_are_captured_for_models_with_output_positions(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
     heard: list[Any] = []
     for ops in (TorchOps(DEVICE), RecordingOps(DEVICE)):

@@ -103,7 +103,7 @@ def test_copy_takes_the_first_slots_only(dtype: torch.dtype, kv_dtype: str) -> N
     kv.copy([])
 
 
-def test_what_others_left_in_a_page_is_not_seen() -> None:
+def test_stale_contents_of_a_page_do_not_reach_attention() -> None:
     dtype = torch.float32
     clean, dirty = PagedKV(SPEC, 4, PAGE, CPU, dtype), PagedKV(SPEC, 4, PAGE, CPU, dtype)
     rotten = np.full((4, dirty.page_bytes // 4), np.nan, dtype=np.float32).view(np.uint8)
@@ -192,7 +192,7 @@ def test_unknown_and_unsupported_kinds_are_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), KINDS)
-def test_a_gpu_keeps_the_same_bits(dtype: torch.dtype, kv_dtype: str) -> None:
+def test_pages_moved_to_a_gpu_keep_their_bits(dtype: torch.dtype, kv_dtype: str) -> None:
     cpu = filled(dtype, kv_dtype)
     data = cpu.read_pages([4, 1, 3])
     gpu = PagedKV(SPEC, 8, PAGE, torch.device("cuda"), dtype, kv_dtype)

@@ -115,7 +115,7 @@ def test_nothing_is_quantized_unless_requested() -> None:
     assert isinstance(torch_backend("cpu", weights="int8").ops.quantize(weight), QuantizedWeight)
 
 
-def test_what_a_device_cannot_hold_is_refused() -> None:
+def test_unsupported_weight_dtypes_are_refused() -> None:
     assert quantized_dtype("auto", torch.device("mps")) is None
     assert quantized_dtype("int8", torch.device("mps")) is torch.int8
     with pytest.raises(InvalidRequest, match="not available"):

@@ -58,7 +58,7 @@ def test_launches_inside_are_compiled_and_those_of_other_threads_are_not_held_up
     assert launches.count(("compiled", True)) == 1
 
 
-def test_what_fails_is_said_and_recorded_all_the_same(
+def test_failed_compilation_is_logged_and_capture_goes_on(
     launches: list[tuple[str, bool]], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -176,7 +176,7 @@ def test_a_weight_is_arranged_once_and_forgotten_with_it() -> None:
     assert len(triton_conv._arranged) == count - 1
 
 
-def test_what_no_kernel_takes() -> None:
+def test_conv_kernels_refuse_unsupported_shapes() -> None:
     x = normal(1, 24, 4, seed=1)
     assert not triton_conv.takes(x, normal(16, 24, 3, seed=2))  # no multiple of 16
     assert not triton_conv.takes(x, normal(24, 2, 3, seed=2), groups=12)

@@ -73,7 +73,7 @@ def run(
     ("max_running", "kinds", "num_requests"),
     [(2, (ToySpeech,), 3), pytest.param(3, (ToySpeech, ToyText), 4, marks=pytest.mark.slow)],
 )
-def test_recorded_steps_say_what_plain_steps_say(
+def test_captured_steps_equal_plain_steps(
     max_running: int, kinds: tuple[type, ...], num_requests: int
 ) -> None:
     """Three rows are padded to four, here at night and in the test of log probabilities."""
@@ -93,7 +93,7 @@ def test_recorded_steps_say_what_plain_steps_say(
 
 
 @pytest.mark.slow
-def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
+def test_torch_attention_steps_are_captured_up_to_few_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -121,7 +121,7 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
 
 
 @pytest.mark.parametrize("vocabulary", [None, pytest.param(8, marks=pytest.mark.slow)])
-def test_all_that_a_request_may_ask_for_is_recorded(
+def test_captured_steps_equal_plain_steps_for_every_option(
     monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
 ) -> None:
     """Log probabilities, long lists of candidates and many keys equal those of plain steps."""
@@ -169,7 +169,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
 
 
 @pytest.mark.slow
-def test_what_is_replayed_was_recorded_before() -> None:
+def test_launched_graphs_were_captured_at_warm_up() -> None:
     """Any rows; a speech model reports no log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ops = TritonOps(device, torch.float32)
@@ -212,7 +212,7 @@ class ToyCloning(ToySpeech):
 
 
 @pytest.mark.slow
-def test_a_clip_is_decoded_in_recorded_chunks_and_again_after_an_eviction() -> None:
+def test_clip_is_decoded_in_captured_chunks_and_again_after_an_eviction() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     runs: list[dict[str, list[Any]]] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
@@ -298,7 +298,7 @@ def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> di
 
 
 @pytest.mark.slow  # a minute in the interpreter
-def test_rows_that_are_adjusted_draw_beside_recorded_ones() -> None:
+def test_adjusted_rows_draw_beside_captured_rows() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = run_text(TorchOps(device, torch.float32), ODD, most=3)
     recorded = run_text(TritonOps(device, torch.float32), ODD, most=3)

@@ -116,7 +116,7 @@ def test_a_slice_of_tokens_is_multiplied() -> None:
     assert_near(TRITON.linear(x[:, -1], weight), TORCH.linear(x[:, -1], weight), F32)
 
 
-def test_what_is_differentiated_goes_through_torch() -> None:
+def test_differentiated_operations_run_in_torch() -> None:
     with torch.inference_mode(mode=False), torch.enable_grad():
         x = torch.randn(2, 32, device=DEVICE, requires_grad=True)
         weight = torch.ones(32, device=DEVICE)

@@ -114,7 +114,7 @@ def test_nothing_is_left_of_what_ran_before(model: Qwen3TTS) -> None:
     assert_plain(model, long, kept)  # later replays leave results alone
 
 
-def test_all_is_recorded_before_it_is_asked_for(
+def test_voice_encoders_are_captured_at_warm_up(
     model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs, asked = graphs_of(model, max_pieces=2), list[tuple[int, ...]]()
@@ -134,7 +134,7 @@ def test_all_is_recorded_before_it_is_asked_for(
     assert list(dict.fromkeys(asked)) == speakers + codes  # the largest first
 
 
-def test_what_is_not_recorded_is_not_taken(model: Qwen3TTS) -> None:
+def test_voice_graphs_refuse_shapes_that_were_not_captured(model: Qwen3TTS) -> None:
     graphs = graphs_of(model)
     (longest,) = model.padded_encoders[ENCODE_CODES].shapes[-1]
     silence = np.zeros(longest, np.float32)
@@ -241,7 +241,7 @@ def test_an_engine_that_records_clones_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "recorded"), [("base", True), ("custom_voice", False)])
-def test_only_models_that_clone_record_encoders(tmp_path: Path, kind: str, recorded: bool) -> None:
+def test_only_cloning_models_capture_encoders(tmp_path: Path, kind: str, recorded: bool) -> None:
     ops = RecordingOps(DEVICE)
     model = load(write_tiny_tts(tmp_path / kind, kind), ops)
     engine = Engine(

@@ -108,7 +108,7 @@ async def test_a_prompt_as_long_as_the_context_is_not_cut(size, is_cut):
     assert answer.answer.num_prompt_tokens == (30 if is_cut else 100)
 
 
-async def test_what_cannot_be_cut_is_refused():
+async def test_conversation_that_cannot_be_cut_is_refused():
     model = Model()
     items = [message("user", "x" * 60), message("user", "x" * 60)]
     with pytest.raises(ContextTooLong):

@@ -41,7 +41,7 @@ def test_audio_is_played_in_order_with_events_at_its_ends():
     assert heard.speaker.played_ms("a") == 1000 / 48
 
 
-def test_playback_resumes_at_the_same_sample_after_a_pause():
+def test_paused_stream_resumes_at_same_sample():
     heard = Heard()
     heard.speaker.play("a", bytes(range(1, 251)) * 10)
     first = heard.read()

@@ -42,7 +42,7 @@ def tone(frequency, size, level_db):
         pytest.param(lambda size: tone(15, size, -20), id="rumble"),
     ],
 )
-def test_what_is_below_voices_hides_no_speech(question, level_db, below):
+def test_low_frequency_noise_hides_no_speech(question, level_db, below):
     speech = question * 10 ** (level_db / 20)
     expected = num_speech(speech)
     assert expected > 40

@@ -431,7 +431,7 @@ def test_a_backchannel_does_not_interrupt(text):
     "text",
     ["I see.", "Go on.", "Ha ha ha.", "Got it, okay.", "Of course.", "Hm, I see, I see.", "Woof!"],
 )
-def test_what_a_listener_says_does_not_interrupt(text):
+def test_backchannel_resumes_the_paused_answer(text):
     turn = answering(rules=HEARS)
     turn.speak(700)
     turn.tell(LiveTranscript(text))

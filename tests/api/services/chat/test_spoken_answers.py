@@ -99,7 +99,7 @@ async def test_text_alone(engine, registry):
 
 
 @pytest.mark.parametrize("text", ["```\nx = 1\n```", "🎉", "---"])
-async def test_what_cannot_be_said_is_written(engine, registry, text):
+async def test_unspeakable_text_is_returned_as_text(engine, registry, text):
     written, audio = await read(await answer(engine, registry, text))
     assert (written, len(audio)) == (text, 0)
     assert is_idle(engine)

@@ -125,7 +125,7 @@ async def test_a_key_pays_for_the_whole_text_at_once_and_once() -> None:
         current_usage.reset(token)
 
 
-async def test_what_the_queue_refuses_is_not_paid_for() -> None:
+async def test_requests_refused_by_the_queue_are_not_charged() -> None:
     num_characters = sum(map(len, FakeSpeech().split_text(TEXT)))
     meter = Meter(num_characters)
     token = current_usage.set(Usage("key", meter))

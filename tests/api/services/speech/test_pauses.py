@@ -77,7 +77,7 @@ def test_ignored_instructions_are_reported(client, server, monkeypatch):
         ({"input": "a " * 2000, "pronunciations": {"a": "b" * 200}}, "pronunciations"),
     ],
 )
-def test_what_is_refused(client, fields, param):
+def test_invalid_pauses_and_pronunciations_are_400(client, fields, param):
     answer = say(client, **fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"].startswith(param)
@@ -129,7 +129,7 @@ async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, r
         assert to_s16le(written) == to_s16le(whole)
 
 
-async def test_what_cannot_be_said_between_pauses_is_left_out(engine, registry):
+async def test_unspeakable_text_between_pauses_is_left_out(engine, registry):
     text = "Hello.[pause:100ms] *** [pause:200ms]Good."
     whole = await audio_of(await open_speech(engine, registry, TTS, ask(text)))
     assert [n for _, n in silent_parts(whole)] == [RATE * 3 // 10]

@@ -43,7 +43,7 @@ SPELLINGS = {
         ("iz[pause:1s]wi", ["iz", Pause(1.0), "wi"]),
     ],
 )
-def test_what_is_spoken(text, expected):
+def test_text_is_cut_at_pauses_with_pronunciations(text, expected):
     assert spoken_parts(text, Pronunciations(SPELLINGS)) == expected
 
 

@@ -211,7 +211,7 @@ async def test_a_complete_text_takes_no_more(world: World) -> None:
     assert await read(writer)  # and is said all the same
 
 
-async def test_what_cannot_be_done_is_said_at_once(world: World) -> None:
+async def test_speech_writer_refuses_unusable_requests_at_once(world: World) -> None:
     with pytest.raises(VoiceNotFound):
         await world.open("english", SpeechInput("", "nobody"))
     registry = FakeRegistry(fake=FakeSpeech())

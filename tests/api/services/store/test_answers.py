@@ -51,7 +51,7 @@ async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match
     assert await kept.find("anna", "s2s", name) == ANSWER
 
 
-async def test_it_expires(clock):
+async def test_stored_answer_expires_after_an_hour(clock):
     items = StoredItems(clock=clock)
     kept = StoredAnswers(items)
     name, _ = await kept.keep("", "s2s", ANSWER)
@@ -92,7 +92,7 @@ async def test_a_caller_who_keeps_much_displaces_only_its_own(clock):
         assert await items.get("audio", name), name
 
 
-async def test_what_is_larger_than_its_share_is_not_kept(clock):
+async def test_answer_larger_than_its_share_is_not_stored(clock):
     items = StoredItems(clock=clock, max_bytes=1000)
     for owner in ("anna", "ben"):
         await items.put("audio", owner, Item(owner, "m", b"x" * 400))
@@ -124,7 +124,7 @@ async def test_an_id_that_never_was(clock):
 
 
 # -- the file that processes share -----------------------------------------------------------
-async def test_what_one_process_keeps_others_find(clock, tmp_path):
+async def test_stored_answers_are_shared_between_processes(clock, tmp_path):
     first, second = (StoredItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
     name, expires_at = await StoredAnswers(first).keep("anna", "s2s", ANSWER)
     assert await StoredAnswers(second).find("anna", "s2s", name) == ANSWER
