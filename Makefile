@@ -7,7 +7,7 @@ ARGS ?=
 # Tests start hundreds of processes. Without bytecode on disk each would compile izwi again, which takes up to a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test collected nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
+.PHONY: serve test quick collected nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -39,6 +39,10 @@ types: $(VENV)/.dev
 
 arch: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+# Test the engine, the scheduler and the cache in under a minute, with fewer examples of each property.
+quick: $(VENV)/.dev
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 2 --quiet tests/engine tests/scheduler tests/cache $(ARGS)
 
 # Run some tests: `make unit ARGS=tests/engine/test_engine.py`.
 unit: $(VENV)/.dev

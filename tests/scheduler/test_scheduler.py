@@ -134,7 +134,7 @@ def test_without_a_place_a_policy_is_shown_four_that_wait() -> None:
         assert budgets.running == 1
         return Plan()
 
-    scheduler._policy = Policy("spy", POLICIES["fcfs"].rank, plan, Order.ARRIVAL)
+    scheduler.policy = Policy("spy", POLICIES["fcfs"].rank, plan, Order.ARRIVAL)
     scheduler.schedule(0.0)
     assert shown == [0, 1, 2, 3]
 
@@ -455,10 +455,10 @@ def views_of(scheduler: Scheduler) -> list[View]:
         shown.extend(running)
         return Plan()
 
-    before = scheduler._policy
-    scheduler._policy = Policy("spy", before.rank, plan, Order.ARRIVAL)
+    before = scheduler.policy
+    scheduler.policy = Policy("spy", before.rank, plan, Order.ARRIVAL)
     scheduler.schedule(0.0)
-    scheduler._policy = before
+    scheduler.policy = before
     return shown
 
 
