@@ -18,7 +18,7 @@ from izwi.audio.pcm import to_s16le
 from izwi_api.client import Client
 from tests.web.browser import CHROMIUM, FLAGS, WAIT_MS
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "page.png"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "page.png"
 TYPED = ("What is 12 times 7?", "And twice that?")
 SPOKEN = "What is the capital of France?"
 _TYPED_S = 25  # until the spoken question begins
