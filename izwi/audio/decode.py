@@ -22,6 +22,7 @@ from izwi.audio.file import read_audio_file
 from izwi.audio.limits import DecodeLimits
 from izwi.audio.ogg import is_ogg, ogg_files
 from izwi.audio.pcm import to_float
+from izwi.audio.pcm_wav import PcmWav, open_pcm_wav
 from izwi.audio.resample import Resampler, Resampling, open_resampler
 from izwi.audio.wav import is_wav, wav_files
 from izwi.errors import InvalidAudio, TooLarge
@@ -149,8 +150,13 @@ class _Spent:
 
     def add(self, frame: Any) -> None:
         """Count a frame. Raises TooLarge if a limit is exceeded."""
-        self.seconds += Fraction(frame.samples, frame.sample_rate)
-        self.num_bytes += frame.samples * len(frame.layout.channels) * frame.format.bytes
+        num_bytes = frame.samples * len(frame.layout.channels) * frame.format.bytes
+        self.add_samples(frame.samples, frame.sample_rate, num_bytes)
+
+    def add_samples(self, num_samples: int, rate: int, num_bytes: int) -> None:
+        """Count samples of each channel. Raises TooLarge if a limit is exceeded."""
+        self.seconds += Fraction(num_samples, rate)
+        self.num_bytes += num_bytes
         if self.seconds > self.limits.max_audio_s:
             raise _too_long(self.limits)
         if self.num_bytes > self.limits.max_decoded_bytes:
@@ -170,6 +176,9 @@ def _joined_files(content: bytes, limits: DecodeLimits) -> Iterator[bytes]:
 def _decode_file(
     content: bytes, rate: int, spent: _Spent, resampling: Resampling
 ) -> Iterator[Float32]:
+    if is_wav(content) and (wav := open_pcm_wav(content)) is not None:
+        yield from _decode_pcm_wav(wav, rate, spent, resampling)
+        return
     track = 0
     with _opened(content) as container:
         if len(container.streams.audio) > 1:
@@ -178,6 +187,20 @@ def _decode_file(
             _reject_long(container, _track(container, track), spent.limits)
     with _opened(content) as container:
         yield from _decode_track(container, track, rate, spent, resampling)
+
+
+def _decode_pcm_wav(
+    wav: PcmWav, rate: int, spent: _Spent, resampling: Resampling
+) -> Iterator[Float32]:
+    _check_shape(wav.rate, wav.channels)
+    if wav.num_frames / wav.rate > spent.limits.max_audio_s:
+        raise _too_long(spent.limits)
+    chain = _ToMono(wav.rate, rate, resampling)
+    for block in wav.blocks():
+        num_samples = block.shape[1]
+        spent.add_samples(num_samples, wav.rate, num_samples * wav.frame_bytes)
+        yield chain.write(block)
+    yield chain.finish()
 
 
 def _opened(content: bytes) -> Any:
@@ -323,7 +346,10 @@ def _frames(container: Any, stream: Any) -> Iterator[Any]:
 
 def _check_rate(shape: Any) -> None:
     """Check rate and channels of a header or a frame."""
-    rate, channels = int(shape.sample_rate), len(shape.layout.channels)
+    _check_shape(int(shape.sample_rate), len(shape.layout.channels))
+
+
+def _check_shape(rate: int, channels: int) -> None:
     if not 0 < rate <= MAX_RATE:
         raise InvalidAudio(f"a sample rate of {rate} Hz is not supported", param="file")
     if not 0 < channels <= MAX_CHANNELS:

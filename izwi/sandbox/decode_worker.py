@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import sys
 
 import msgspec
@@ -78,8 +79,10 @@ def main(memory_bytes: int) -> None:
     stream = socket.socket(fileno=0)
     # Modules and codecs are loaded on first use, which must be before files are forbidden.
     silence = np.zeros(4096, np.int16).tobytes()
-    for _ in decode_blocks(wav_header(8000, len(silence)) + silence, 16_000, DecodeLimits()):
-        pass
+    au_header = b".snd" + struct.pack(">5I", 24, len(silence), 3, 8000, 1)  # 16 bits, by FFmpeg
+    for header in (wav_header(8000, len(silence)), au_header):
+        for _ in decode_blocks(header + silence, 16_000, DecodeLimits()):
+            pass
     with contextlib.suppress(InvalidRequest):
         list(decode_blocks(b"this is not audio", 16_000, DecodeLimits()))
     limit_process(memory_bytes)

@@ -55,7 +55,10 @@ def test_a_wav_is_opened_without_a_search_for_other_codecs(
     av_open = av.open
     monkeypatch.setattr(av, "open", opened)
     assert len(decode_audio(file.getvalue(), RATE)) == 40 * RATE
-    assert max(read_bytes) < 100_000  # FFmpeg reads 32 KiB at a time; a search reads 229 KB
+    if container in ("WAV", "WAVEX"):
+        assert not read_bytes  # libsndfile reads them
+    else:
+        assert max(read_bytes) < 100_000  # FFmpeg reads 32 KiB at a time; a search reads 229 KB
 
 
 def test_audio_after_a_long_list_of_tags_is_found() -> None:
