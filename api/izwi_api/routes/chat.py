@@ -23,7 +23,7 @@ from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import has_audio, requests_audio
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
-from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.chat.completion import Completion
 from izwi_api.services.context import Services
 from izwi_api.usage.metering import key_name
@@ -103,7 +103,7 @@ async def _answer(
 
 
 async def _events(
-    answers: Sequence[Answer],
+    answers: Sequence[ChatAnswer],
     completion: Completion,
     store: Callable[[], Awaitable[None]],
     body: ChatBody,

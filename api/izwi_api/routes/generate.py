@@ -19,7 +19,7 @@ from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
-from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
 router = APIRouter()
@@ -55,11 +55,11 @@ async def _generate(services: Services, body: GenerateBody) -> Response:
     return JSONResponse(whole if body.is_batch else whole[0])
 
 
-async def _open(services: Services, body: GenerateBody) -> list[Answer]:
+async def _open(services: Services, body: GenerateBody) -> list[ChatAnswer]:
     """Start all answers of a body, those of one prompt together."""
     name = body.model or services.registry.default(Capability.CHAT)
     params = body.sampling_params
-    answers: list[Answer] = []
+    answers: list[ChatAnswer] = []
     try:
         for ask in generate_inputs(body, secrets.randbits(_SEED_BITS)):
             answers += await open_answers(
@@ -78,7 +78,7 @@ async def _open(services: Services, body: GenerateBody) -> list[Answer]:
 
 
 async def _events(
-    body: GenerateBody, answers: Sequence[Answer], request_ids: Sequence[str]
+    body: GenerateBody, answers: Sequence[ChatAnswer], request_ids: Sequence[str]
 ) -> AsyncGenerator[bytes]:
     begun = False
     try:

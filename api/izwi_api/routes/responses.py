@@ -19,7 +19,7 @@ from izwi_api.http.sse import MEDIA_TYPE, event, obfuscated_event
 from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
 from izwi_api.schemas.stream_options import obfuscates
-from izwi_api.services.chat.answer import Answer, open_answer
+from izwi_api.services.chat.answer import ChatAnswer, open_answer
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
 from izwi_api.services.store.responses import StoredResponses
@@ -71,7 +71,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
 
 
 async def _events(
-    answer: Answer,
+    answer: ChatAnswer,
     writer: ResponseWriter,
     kept: StoredResponses | None,
     before: tuple[ChatMessage, ...],

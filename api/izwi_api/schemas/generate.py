@@ -13,7 +13,7 @@ from izwi.inputs.chat import ChatInput
 from izwi.request.request import Reason
 from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, MAX_CHOICES
 from izwi_api.schemas.chat_messages import Strict
-from izwi_api.services.chat.answer import Answer
+from izwi_api.services.chat.answer import ChatAnswer
 
 MAX_PROMPTS = 64
 # Of the sampling parameters, those that the whole text follows.
@@ -159,7 +159,7 @@ def _path(name: str) -> str:
     return f"sampling_params.{name}"
 
 
-def generated(answer: Answer, request_id: str) -> dict[str, Any]:
+def generated(answer: ChatAnswer, request_id: str) -> dict[str, Any]:
     """Return the text generated so far, including thoughts."""
     meta: dict[str, Any] = {
         "id": request_id,
@@ -179,7 +179,7 @@ def generated(answer: Answer, request_id: str) -> dict[str, Any]:
     return {"text": answer.reasoning + answer.content, "meta_info": meta}
 
 
-def _finish_reason(answer: Answer) -> dict[str, Any] | None:
+def _finish_reason(answer: ChatAnswer) -> dict[str, Any] | None:
     """Return why an answer ended, or None while it is in progress."""
     if answer.reason is Reason.LENGTH:
         return {"type": "length", "length": answer.num_tokens}

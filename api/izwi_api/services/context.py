@@ -12,7 +12,7 @@ import numpy as np
 from izwi.arrays import Int64
 from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, IzwiError
 from izwi.model.capability import Capability
 from izwi.model.protocol import (
@@ -143,14 +143,14 @@ def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
     return frames[~np.isin(frames[:, 0], list(tracks[track].silent_ids))]
 
 
-async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:
-    """Yield a stream's chunks up to its last.
+async def chunks_of(answer: Answer) -> AsyncIterator[Chunk]:
+    """Yield an answer's chunks up to its last.
 
     Raises:
         IzwiError: The request failed; an error of another kind becomes an internal one.
         EngineStopped: The engine ended the request, so the output is incomplete.
     """
-    async for chunk in stream:
+    async for chunk in answer:
         if chunk.reason is Reason.ERROR:
             if isinstance(chunk.error, IzwiError):
                 raise chunk.error

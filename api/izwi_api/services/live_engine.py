@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import ForwardingEngine, OutputStream
+from izwi.engine_client.protocol import Answer, Answers, ForwardingEngine
 from izwi.request.request import Request
 
 # Above all other requests. The policy defines its effect; see ADR 27 for `deadline`.
@@ -20,11 +20,11 @@ class LiveEngine(ForwardingEngine):
     repeat what they said.
     """
 
-    def submit(self, request: Request) -> OutputStream:
+    def submit(self, request: Request) -> Answer:
         """See `EngineClient.submit`."""
         return self._engine.submit(_live(request))
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """See `EngineClient.submit_all`."""
         return self._engine.submit_all([_live(request) for request in requests])
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from izwi.checkpoints.registry import Registry
 from izwi.checkpoints.weightless import WeightlessBackend
-from izwi.engine_client.protocol import OutputStream
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Request
@@ -31,25 +31,13 @@ class NoEngine:
     async def stop(self) -> None:
         """Do nothing."""
 
-    def submit(self, request: Request) -> OutputStream:  # noqa: ARG002
+    def submit(self, request: Request) -> Answer:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:  # noqa: ARG002
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Do nothing: no request has open input."""
-
-    def pause(self, request_id: str) -> None:
-        """Do nothing: no request runs."""
-
-    def resume(self, request_id: str) -> None:
-        """Do nothing: no request is paused."""
-
-    def abort(self, request_id: str) -> None:
-        """Do nothing: no request runs."""
 
     async def add(self, name: str, model: Model) -> None:  # noqa: ARG002
         """Raise InvalidRequest."""

@@ -7,10 +7,10 @@ Routes need no code for this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 
-from izwi.engine_client.protocol import EngineClient, ForwardingEngine, OutputStream
+from izwi.engine_client.protocol import Answer, Answers, EngineClient, ForwardingEngine
 from izwi.errors import Overloaded
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput, size_of
@@ -119,11 +119,11 @@ class CountedEngine(ForwardingEngine):
         super().__init__(engine)
         self._registry = registry
 
-    def submit(self, request: Request) -> OutputStream:
+    def submit(self, request: Request) -> Answer:
         """Charge for a request and submit it. Raises QuotaExceeded, and as the engine does."""
         return self.submit_all([request])[0]
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Charge for requests and submit them, all or none; raises as `submit`."""
         usage = current_usage.get()
         if usage is None:
@@ -139,17 +139,10 @@ class CountedEngine(ForwardingEngine):
             raise
         for request in requests:
             usage.model = request.model
-        return [
-            _CountedStream(stream, usage, cost, rate)
+        return Answers(
+            _CountedAnswer(stream, usage, cost, rate)
             for stream, cost, rate in zip(streams, costs, rates, strict=True)
-        ]
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Charge for text ids and write them to a request. Raises QuotaExceeded."""
-        usage = current_usage.get()
-        if usage is not None and not usage.counts_itself:
-            usage.charge(characters=CHARACTERS_PER_ID * len(text_ids))
-        self._engine.write(request_id, text_ids, closed)
+        )
 
     def _sample_rate(self, request: Request) -> int:
         model = self._registry.model(request.model)
@@ -159,26 +152,33 @@ class CountedEngine(ForwardingEngine):
         return self._registry.speech(request.model).sample_rate if is_speech else 0
 
 
-class _CountedStream:
-    def __init__(
-        self, stream: OutputStream, usage: Usage, cost: tuple[int, float], sample_rate: int
-    ):
-        self._stream, self._usage, self._cost = stream, usage, cost
+class _CountedAnswer(Answer):
+    def __init__(self, answer: Answer, usage: Usage, cost: tuple[int, float], sample_rate: int):
+        self._answer, self._usage, self._cost = answer, usage, cost
         self._sample_rate = sample_rate
 
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self
-
     async def __anext__(self) -> Chunk:
-        chunk = await self._stream.__anext__()
+        chunk = await anext(self._answer)
         if isinstance(chunk.error, Overloaded):  # the queue refused it, so nothing was done
             self._usage.refund(characters=self._cost[0], heard_s=self._cost[1])
         if chunk.pcm is not None and self._sample_rate:
             self._usage.spoken_s += len(chunk.pcm) / self._sample_rate
         return chunk
 
+    def write(self, text_ids: Sequence[int], closed: bool) -> None:
+        """Charge for text ids and write them. Raises QuotaExceeded."""
+        if not self._usage.counts_itself:
+            self._usage.charge(characters=CHARACTERS_PER_ID * len(text_ids))
+        self._answer.write(text_ids, closed)
+
+    def pause(self) -> None:
+        self._answer.pause()
+
+    def resume(self) -> None:
+        self._answer.resume()
+
     def abort(self) -> None:
-        self._stream.abort()
+        self._answer.abort()
 
 
 def _cost(request: Request, usage: Usage) -> tuple[int, float]:

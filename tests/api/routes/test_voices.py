@@ -15,6 +15,7 @@ import numpy as np
 import openai
 import pytest
 
+from izwi.engine_client.protocol import Answer
 from izwi.errors import ModelNotFound
 from izwi.inputs.speech import VoicePrompt
 from izwi_api.serve.app import create_app
@@ -455,10 +456,7 @@ async def test_disconnect_while_encoding_frees_the_turn(tmp_path, tone_wav):
         began.set()
         return SlowStream() if model.num_encoded == 1 else real(request)
 
-    class SlowStream:
-        def __aiter__(self):
-            return self
-
+    class SlowStream(Answer):
         async def __anext__(self):
             await asyncio.sleep(60)
 

@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from starlette.responses import PlainTextResponse
 from typer.testing import CliRunner
 
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi.fairness.callers import current_caller
+from izwi.request.request import Request
 from izwi_api.cli.main import app as cli
 from izwi_api.cli.serve import check_exposure
 from izwi_api.environment import read_access
@@ -429,43 +431,49 @@ def test_a_key_has_so_many_seconds_a_day(guarded, tone_wav):
     assert ask(1.0).status_code == 200
 
 
-class WrittenEngine:
+class WrittenAnswer(Answer):
     """Records what is written."""
 
     def __init__(self):
         self.written = []
 
-    def write(self, request_id, text_ids, closed):
-        self.written.append((request_id, tuple(text_ids), closed))
+    async def __anext__(self):
+        raise StopAsyncIteration
 
-    def pause(self, request_id):
-        self.written.append(("pause", request_id))
+    def write(self, text_ids, closed):
+        self.written.append((tuple(text_ids), closed))
 
-    def abort(self, request_id):
-        self.written.append(("abort", request_id))
+    def pause(self):
+        self.written.append("pause")
+
+    def abort(self):
+        self.written.append("abort")
 
 
 def test_text_that_is_written_while_it_is_said_is_charged():
-    clock, engine = Clock(), WrittenEngine()
-    counted = CountedEngine(engine, FakeRegistry())
+    clock, answer = Clock(), WrittenAnswer()
+    engine = SimpleNamespace(submit_all=lambda _: Answers([answer]))
+    counted = CountedEngine(engine, FakeRegistry(tts=FakeSpeech()))
+    request = Request("a", "tts", None, open_input=True)
     usage = Usage("alice", Meter(KeyLimits(characters_per_day=12), Clocks(clock, clock)))
     token = current_usage.set(usage)
     try:
-        counted.write("a", [1, 2], False)
+        said = counted.submit(request)
+        said.write([1, 2], False)
         assert usage.headers()["x-ratelimit-remaining-characters"] == "4"
         with pytest.raises(QuotaExceeded):
-            counted.write("a", [3, 4], False)
+            said.write([3, 4], False)
         usage.counts_itself = True  # the API server charges for characters
         usage.charge(characters=4)
-        counted.write("a", [5, 6, 7], True)
+        said.write([5, 6, 7], True)
         assert usage.headers()["x-ratelimit-remaining-characters"] == "0"
     finally:
         current_usage.reset(token)
-    counted.write("b", [8], True)  # nobody's
-    assert engine.written == [("a", (1, 2), False), ("a", (5, 6, 7), True), ("b", (8,), True)]
-    counted.pause("a")
-    counted.abort("a")
-    assert engine.written[3:] == [("pause", "a"), ("abort", "a")]
+    counted.submit(request).write([8], True)  # nobody's
+    assert answer.written == [((1, 2), False), ((5, 6, 7), True), ((8,), True)]
+    said.pause()
+    said.abort()
+    assert answer.written[3:] == ["pause", "abort"]
 
 
 def test_a_page_elsewhere_may_call_if_it_is_named(guarded):

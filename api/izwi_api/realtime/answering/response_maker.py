@@ -103,9 +103,7 @@ class ResponseMaker:
         )
         answer = await open_conversation(services.engine, services.registry, settings.model, ask)
         model = services.registry.conversation(settings.model)
-        return LiveConversation(
-            services.engine, answer, model.frame_samples * 1000 / model.sample_rate
-        )
+        return LiveConversation(answer, model.frame_samples * 1000 / model.sample_rate)
 
     async def _open_cascade(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Abortable, Answer, Answers, EngineClient
 from izwi.errors import ModelNotFound
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
@@ -101,11 +101,10 @@ class AnswerDelta(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Answer:
-    """An answer while it is written. Call `abort` to stop early.
+class ChatAnswer(Abortable):
+    """An answer while it is written. Leaving its context aborts it.
 
     Attributes:
-        request_id: Of the engine's request.
         num_prompt_tokens: Tokens of the prompt, for usage.
         num_tokens: Tokens written so far, including thoughts.
         reasoning: Thoughts so far.
@@ -116,16 +115,15 @@ class Answer:
     """
 
     def __init__(
-        self, request: Request, stream: OutputStream, reader: AnswerReader, stops: Sequence[str]
+        self, request: Request, answer: Answer, reader: AnswerReader, stops: Sequence[str]
     ):
-        self.request_id = request.request_id
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
         self.reasoning = self.content = ""
         self.calls: list[ToolCall] = []
         self.logprobs: list[TokenLogprob] = []
         self.reason: Reason | None = None
-        self._stream, self._reader, self._stops = stream, reader, StopText(stops)
+        self._answer, self._reader, self._stops = answer, reader, StopText(stops)
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -149,7 +147,7 @@ class Answer:
             IzwiError: The engine failed.
         """
         try:
-            async for chunk in chunks_of(self._stream):
+            async for chunk in chunks_of(self._answer):
                 ids = tokens_of(chunk)
                 self.num_tokens += len(ids)
                 text = self._grow(self._reader.read(ids), chunk.reason)
@@ -171,9 +169,17 @@ class Answer:
         async for _ in self.deltas():
             pass
 
+    def pause(self) -> None:
+        """Pause the request before its next step."""
+        self._answer.pause()
+
+    def resume(self) -> None:
+        """Resume with the next token."""
+        self._answer.resume()
+
     def abort(self) -> None:
         """Abort the request."""
-        self._stream.abort()
+        self._answer.abort()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
         reasoning, content, calls = text.reasoning, self._stops.write(text.content), text.calls
@@ -243,7 +249,7 @@ async def open_answers(
     *,
     stops: Sequence[str] = (),
     count: int = 1,
-) -> list[Answer]:
+) -> Answers[ChatAnswer]:
     """Start several answers to one conversation; its prompt is computed once.
 
     Args:
@@ -273,11 +279,11 @@ async def open_answers(
         )
         for place in range(1, count)
     ]
-    streams = engine.submit_all(requests)
-    return [
-        Answer(request, stream, model.open_answer(request), stops)
-        for request, stream in zip(requests, streams, strict=True)
-    ]
+    answers = engine.submit_all(requests)
+    return Answers(
+        ChatAnswer(request, answer, model.open_answer(request), stops)
+        for request, answer in zip(requests, answers, strict=True)
+    )
 
 
 async def open_answer(
@@ -287,14 +293,14 @@ async def open_answer(
     ask: ChatInput,
     *,
     stops: Sequence[str] = (),
-) -> Answer:
+) -> ChatAnswer:
     """Start one answer to a conversation, like `open_answers`."""
     (answer,) = await open_answers(engine, registry, model_name, ask, stops=stops)
     return answer
 
 
 async def merged_deltas(
-    answers: Sequence[Answer],
+    answers: Sequence[ChatAnswer],
 ) -> AsyncGenerator[tuple[int, AnswerDelta | None]]:
     """Yield deltas of several answers as they come, each with its index; None at an end.
 
@@ -305,7 +311,7 @@ async def merged_deltas(
     """
     queue: asyncio.Queue[tuple[int, AnswerDelta | None]] = asyncio.Queue(maxsize=1)
 
-    async def read(place: int, answer: Answer) -> None:
+    async def read(place: int, answer: ChatAnswer) -> None:
         async with aclosing(answer.deltas()) as deltas:
             async for delta in deltas:
                 await queue.put((place, delta))
@@ -342,7 +348,7 @@ async def _next(
         waiting.cancel()
 
 
-async def finish_all(answers: Sequence[Answer]) -> None:
+async def finish_all(answers: Sequence[ChatAnswer]) -> None:
     """Wait until all answers are complete; if one fails, abort the others."""
     async with aclosing(merged_deltas(answers)) as deltas:
         async for _ in deltas:

@@ -20,7 +20,7 @@ from izwi.engine_client.protocol import EngineClient
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
-from izwi_api.services.chat.answer import Answer, AnswerDelta, open_answer
+from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, open_answer
 from izwi_api.services.context import Registry
 from izwi_api.services.speech.speakable import SpeakableText
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
@@ -56,10 +56,10 @@ class SpokenAnswer:
         sample_rate: Sample rate of the audio, in Hz; None for an answer without audio.
     """
 
-    def __init__(self, engine: EngineClient, answer: Answer, writer: SpeechWriter | None):
+    def __init__(self, answer: ChatAnswer, writer: SpeechWriter | None):
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
-        self._engine, self._writer = engine, writer
+        self._writer = writer
         self._pieces: deque[AnswerDelta | AudioPiece] = deque()
         self._num_unread = 0  # audio pieces among them
         self._changed, self._room = asyncio.Event(), asyncio.Event()
@@ -106,13 +106,13 @@ class SpokenAnswer:
 
     def pause(self) -> None:
         """Pause both models before their next steps."""
-        self._engine.pause(self.answer.request_id)
+        self.answer.pause()
         if self._writer is not None:
             self._writer.pause()
 
     def resume(self) -> None:
         """Continue with the next token and the next sample."""
-        self._engine.resume(self.answer.request_id)
+        self.answer.resume()
         if self._writer is not None:
             self._writer.resume()
 
@@ -197,4 +197,4 @@ async def open_spoken_answer(
         if writer is not None:
             writer.abort()
         raise
-    return SpokenAnswer(engine, answer, writer)
+    return SpokenAnswer(answer, writer)

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Abortable, EngineClient
+from izwi.engine_client.protocol import Answer as EngineAnswer
 from izwi.inputs.chat import AnswerReader, AnswerText
 from izwi.inputs.conversation import Answer, ConversationInput
 from izwi.request.request import Reason, Request
@@ -17,11 +18,10 @@ from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 
 
-class ConversationAnswer:
-    """An answer while it is made. Call `abort` to stop early.
+class ConversationAnswer(Abortable):
+    """An answer while it is made. Leaving its context aborts it.
 
     Attributes:
-        request_id: Of the engine's request.
         sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
@@ -31,15 +31,15 @@ class ConversationAnswer:
     """
 
     def __init__(
-        self, request: Request, stream: OutputStream, reader: AnswerReader, sample_rate: int
+        self, request: Request, answer: EngineAnswer, reader: AnswerReader, sample_rate: int
     ):
-        self.request_id, self.sample_rate = request.request_id, sample_rate
+        self.sample_rate = sample_rate
         self.num_prompt_positions = request.prompt.num_positions
         self.text = ""
         self.reason: Reason | None = None
         self.num_frames = 0
         self._entries: list[tuple[int, ...]] = []
-        self._stream, self._reader = stream, reader
+        self._answer, self._reader = answer, reader
 
     @property
     def entries(self) -> Answer:
@@ -63,7 +63,7 @@ class ConversationAnswer:
             IzwiError: The engine failed.
         """
         try:
-            async for chunk in chunks_of(self._stream):
+            async for chunk in chunks_of(self._answer):
                 tokens = tokens_of(chunk)
                 new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
                 self._entries += new
@@ -80,9 +80,17 @@ class ConversationAnswer:
         finally:
             self.abort()
 
+    def pause(self) -> None:
+        """Pause the request before its next step."""
+        self._answer.pause()
+
+    def resume(self) -> None:
+        """Resume with the next entry."""
+        self._answer.resume()
+
     def abort(self) -> None:
         """Abort the request."""
-        self._stream.abort()
+        self._answer.abort()
 
 
 async def open_conversation(
@@ -99,5 +107,5 @@ async def open_conversation(
     model = registry.conversation(model_name)
     request_id = f"talk-{uuid4().hex}"
     request = await asyncio.to_thread(model.prepare_conversation, request_id, model_name, ask)
-    stream, reader = engine.submit(request), model.open_answer(request)
-    return ConversationAnswer(request, stream, reader, model.sample_rate)
+    answer, reader = engine.submit(request), model.open_answer(request)
+    return ConversationAnswer(request, answer, reader, model.sample_rate)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
-from izwi.engine_client.protocol import EngineClient, ForwardingEngine, OutputStream
+from izwi.engine_client.protocol import Answer, Answers, EngineClient, ForwardingEngine
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller
 from izwi.model.capability import Capability
@@ -133,11 +133,11 @@ class AliasedEngine(ForwardingEngine):
         super().__init__(engine)
         self._registry = registry
 
-    def submit(self, request: Request) -> OutputStream:
+    def submit(self, request: Request) -> Answer:
         """Submit a request; raises as the engine does."""
         return self._engine.submit(self._named(request))
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Submit all requests or none; raises as the engine does."""
         return self._engine.submit_all([self._named(request) for request in requests])
 

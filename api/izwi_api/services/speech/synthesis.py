@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.protocol import SpeechModel
@@ -84,8 +84,8 @@ class Speech:
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._engine = engine
-        self._streams: deque[OutputStream] = deque()  # submitted and not read to their ends
-        self._submitted: deque[Request] = deque()  # the request of each stream
+        self._answers: deque[Answer] = deque()  # submitted and not read to their ends
+        self._submitted: deque[Request] = deque()  # the request of each answer
         self._later = deque(requests)
         usage = current_usage.get()
         self._usage = None if usage is None or usage.counts_itself else usage
@@ -101,12 +101,12 @@ class Speech:
             for number in itertools.count():
                 if number in self._pauses:
                     yield silence(self._pauses[number], self.sample_rate)
-                if not self._streams:
+                if not self._answers:
                     break
-                async for chunk in chunks_of(self._streams[0]):
+                async for chunk in chunks_of(self._answers[0]):
                     self.num_frames += len(frames_of(chunk, self.tracks))
                     yield chunk
-                self._streams.popleft()
+                self._answers.popleft()
                 self._submitted.popleft()
                 self._follow()
         except Overloaded:
@@ -119,8 +119,8 @@ class Speech:
     def abort(self) -> None:
         """Abort all running pieces, and submit no more."""
         self._later.clear()
-        for stream in self._streams:
-            stream.abort()
+        for answer in self._answers:
+            answer.abort()
 
     def _start(self) -> None:
         # background work has no playback to run ahead of
@@ -143,7 +143,7 @@ class Speech:
             self._submit([request])
 
     def _submit(self, requests: Sequence[Request]) -> None:
-        self._streams += self._engine.submit_all(requests)
+        self._answers += self._engine.submit_all(requests)
         self._submitted += requests
 
     def _refund(self, requests: Iterable[Request]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
@@ -34,10 +34,9 @@ _BLOCK = 512
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A request in flight, or a pause, which has no stream."""
+    """A request in flight, or a pause, which has no answer."""
 
-    request_id: str = ""
-    stream: OutputStream | None = None
+    answer: Answer | None = None
     pause_s: float = 0.0
     num_ids: int = 0
     num_frames: int = 0
@@ -60,6 +59,7 @@ class SpeechWriter:
         self.num_frames = 0
         self._engine, self._text, self._id = engine, text, speech_id
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
+        self._written: Answer | None = None  # to the request that the text goes to
         self._closed = self._paused = False
         self._error: BaseException | None = None
         self._writing = asyncio.Lock()
@@ -118,12 +118,12 @@ class SpeechWriter:
         try:
             while await self._has_piece():
                 piece = self._pieces[0]
-                if piece.stream is None:
+                if piece.answer is None:
                     yield silence(piece.pause_s, self.sample_rate)
                     self._pieces.popleft()
                     self._room.set()
                     continue
-                async for chunk in chunks_of(piece.stream):
+                async for chunk in chunks_of(piece.answer):
                     piece.num_frames += len(chunk.entries)
                     self.num_frames += len(chunk.entries)
                     self._room.set()
@@ -138,27 +138,26 @@ class SpeechWriter:
     def pause(self) -> None:
         """Pause all pieces before the engine's next step."""
         self._paused = True
-        for piece in self._requests():
-            self._engine.pause(piece.request_id)
+        for answer in self._answers():
+            answer.pause()
 
     def resume(self) -> None:
         """Continue with the next sample."""
         self._paused = False
-        for piece in self._requests():
-            self._engine.resume(piece.request_id)
+        for answer in self._answers():
+            answer.resume()
 
     def abort(self) -> None:
         """Abort all running pieces, and wake the tasks that wait here."""
         self._fail(EngineStopped("the speech was aborted"))
 
-    def _requests(self) -> list[_Piece]:
-        return [piece for piece in self._pieces if piece.stream is not None]
+    def _answers(self) -> list[Answer]:
+        return [piece.answer for piece in self._pieces if piece.answer is not None]
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        for piece in self._pieces:
-            if piece.stream is not None:
-                piece.stream.abort()
+        for answer in self._answers():
+            answer.abort()
         self._changed.set()
         self._room.set()
 
@@ -204,16 +203,18 @@ class SpeechWriter:
     def _submit(self, part: TextPart) -> None:
         if part.request is not None:
             request = self._named(part.request, part.piece)
-            self._pieces.append(_Piece(request.request_id, self._engine.submit(request)))
+            self._written = self._engine.submit(request)
+            self._pieces.append(_Piece(self._written))
             if self._paused:
-                self._engine.pause(request.request_id)
+                self._written.pause()
             self.num_prompt_positions += request.prompt.num_positions
             self._changed.set()
             if not request.open_input:
                 return
         if self._pieces:  # otherwise it has ended
             self._pieces[-1].num_ids += len(part.ids)
-        self._engine.write(part.request_id, part.ids, part.closed)
+        if self._written is not None:
+            self._written.write(part.ids, part.closed)
 
     def _named(self, request: Request, piece: int) -> Request:
         """Return the request with its piece's seed, as part of its speech."""

@@ -14,7 +14,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from izwi.arrays import Samples
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
@@ -54,15 +54,11 @@ class Aligner:
         requests = await compute(self._prepare, asks)
         # a key is charged for the input that a request was prepared from
         started = requests if charged else [replace(request, ask=None) for request in requests]
-        streams = self.engine.submit_all(started)
-        try:
+        async with self.engine.submit_all(started) as answers:
             return [
-                _within(await self._words(request, stream), len(ask.samples) / SAMPLE_RATE)
-                for ask, request, stream in zip(asks, requests, streams, strict=True)
+                _within(await self._words(request, answer), len(ask.samples) / SAMPLE_RATE)
+                for ask, request, answer in zip(asks, requests, answers, strict=True)
             ]
-        finally:
-            for stream in streams:
-                stream.abort()
 
     async def align_segments(
         self, samples: Samples, segments: Sequence[Segment]
@@ -104,9 +100,9 @@ class Aligner:
             for index, ask in enumerate(asks)
         ]
 
-    async def _words(self, request: Request, stream: OutputStream) -> list[AlignedWord]:
+    async def _words(self, request: Request, answer: Answer) -> list[AlignedWord]:
         classes: list[int] = []
-        async for chunk in chunks_of(stream):
+        async for chunk in chunks_of(answer):
             classes += chunk.entries.ravel().tolist()  # an entry is one class
         return await asyncio.to_thread(self.model.read_alignment, request, classes)
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.capability import Capability
 from izwi.model.protocol import TranscriptionModel
@@ -106,7 +106,7 @@ class LiveTranscription(AsyncIterator[Event]):
         self._arrived = asyncio.Event()  # audio, or its end
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()  # nothing can be done until more arrives
-        self._in_flight: OutputStream | None = None  # a step that may be overtaken
+        self._in_flight: Answer | None = None  # a step that may be overtaken
         self._is_overtaken = False
         self._events: deque[Event] = deque()
         self._reported = asyncio.Event()
@@ -252,23 +252,22 @@ class LiveTranscription(AsyncIterator[Event]):
 
     async def _tokens(self, request: Request, *, may_be_overtaken: bool) -> list[int] | None:
         """Return the ids that the engine emits, or None if newer audio superseded the step."""
-        stream = self._engine.submit(request)
-        if may_be_overtaken and not self._is_overtaken:
-            self._in_flight = stream
-        self._is_overtaken = False
         tokens: list[int] = []
         try:
-            if self._is_fed or self._stream_is_ahead():  # while it was prepared
-                self._overtake()
-            async for chunk in chunks_of(stream):
-                tokens += tokens_of(chunk)
+            async with self._engine.submit(request) as answer:
+                if may_be_overtaken and not self._is_overtaken:
+                    self._in_flight = answer
+                self._is_overtaken = False
+                if self._is_fed or self._stream_is_ahead():  # while it was prepared
+                    self._overtake()
+                async for chunk in chunks_of(answer):
+                    tokens += tokens_of(chunk)
         except EngineStopped:
             if not self._is_overtaken:
                 raise
             return None
         finally:
             self._in_flight = None
-            stream.abort()
         self._is_overtaken = False
         return tokens
 

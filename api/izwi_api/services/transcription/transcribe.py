@@ -18,7 +18,7 @@ from msgspec import structs
 
 from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import InvalidAudio
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
@@ -118,7 +118,7 @@ class Transcription:
         """
         try:
             async for piece in self._pieces.in_order():
-                if piece.stream is None:
+                if piece.answer is None:
                     self.segments.append(piece.segment(Transcript("", ""), [], []))
                     if live:
                         yield ""
@@ -127,7 +127,7 @@ class Transcription:
                 tokens: list[int] = []
                 logprobs: list[float] = []
                 last_read_s = time.monotonic()
-                async for chunk in chunks_of(piece.stream):
+                async for chunk in chunks_of(piece.answer):
                     tokens += tokens_of(chunk)
                     logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
                     now_s = time.monotonic()
@@ -223,19 +223,19 @@ async def open_transcription(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One piece of the audio and its stream from the engine.
+    """One piece of the audio and the engine's answer.
 
     Attributes:
         start: Index of its first sample.
         stop: Index after its last sample.
         no_speech_prob: See `Segment`.
-        stream: None if the piece contains no speech.
+        answer: None if the piece contains no speech.
     """
 
     start: int
     stop: int
     no_speech_prob: float
-    stream: OutputStream | None
+    answer: Answer | None
 
     def segment(
         self, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
@@ -302,8 +302,8 @@ class _Pieces:
     def abort(self) -> None:
         """Abort all pieces in flight."""
         for piece in self._begun:
-            if piece.stream is not None:
-                piece.stream.abort()
+            if piece.answer is not None:
+                piece.answer.abort()
 
     async def _follow(self, place: tuple[int, int]) -> None:
         prepared = await self._prepare_each([place])
@@ -326,7 +326,7 @@ class _Pieces:
         return [await compute(self._prepare, number, place) for number, place in numbered]
 
     def _prepare(self, number: int, place: tuple[int, int]) -> tuple[_Piece, Request | None]:
-        """Return a piece without a stream, and its request; None if it has no speech."""
+        """Return a piece without an answer, and its request; None if it has no speech."""
         start, stop = place
         samples = self.ask.samples[start:stop]
         part = structs.replace(self.ask, samples=samples)
@@ -342,10 +342,10 @@ class _Pieces:
 
     def _submit(self, prepared: list[tuple[_Piece, Request | None]]) -> None:
         requests = [request for _, request in prepared if request is not None]
-        streams = iter(self._engine.submit_all(requests) if requests else ())
+        answers = iter(self._engine.submit_all(requests) if requests else ())
         for piece, request in prepared:
-            stream = None if request is None else next(streams)
-            self._begun.append(replace(piece, stream=stream))
+            answer = None if request is None else next(answers)
+            self._begun.append(replace(piece, answer=answer))
         self._num_asked += len(prepared)
         self.num_prompt_positions += sum(request.prompt.num_positions for request in requests)
 

@@ -164,11 +164,8 @@ async def encode_clip(
         raise _cannot_clone(model_name)
     name = f"voice-{uuid4().hex}"
     request = await compute(model.prepare_voice, name, model_name, samples, text)
-    stream = services.engine.submit(request)
-    try:
-        encoded = [array async for chunk in chunks_of(stream) for array in chunk.encoded]
-    finally:
-        stream.abort()
+    async with services.engine.submit(request) as answer:
+        encoded = [array async for chunk in chunks_of(answer) for array in chunk.encoded]
     if not encoded:
         raise IzwiError("the engine returned no encoding of the voice")
     return await asyncio.to_thread(model.read_voice, encoded, text)

@@ -17,6 +17,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
+from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.request.request import Chunk, Reason
@@ -105,16 +106,13 @@ async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry
 
 
 # -- an engine that waits for the test -----------------------------------------------------------
-class ReportingStream:
+class ReportingStream(Answer):
     """Yields what the test chooses, and ends when it is aborted, as the engine's stream does."""
 
     def __init__(self, request):
         self.request = request
         self.queue: asyncio.Queue[Chunk] = asyncio.Queue()
         self.is_aborted = self.is_done = False
-
-    def __aiter__(self):
-        return self
 
     async def __anext__(self):
         return await self.queue.get()
