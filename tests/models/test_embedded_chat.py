@@ -16,6 +16,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
 from izwi_api.services.chat.answer import ChatAnswer, open_answer
+from izwi_api.services.served_models import ServedModels
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
@@ -40,7 +41,7 @@ class World:
     async def answer(self, listed: list[dict], tools: tuple[str, ...] = ()) -> ChatAnswer:
         asked = json.dumps([TOOLS[name] for name in tools]) if tools else ""
         ask = ChatInput(tuple(map(_message, listed)), seed=0, tools=asked)
-        answer = await open_answer(self.engine, self.registry, NAME, ask)
+        answer = await open_answer(ServedModels(self.engine, self.registry).chat(NAME), ask)
         await answer.finish()
         return answer
 

@@ -37,7 +37,7 @@ async def create_alignment(request: Request) -> Response:
 async def _answer(services: Services, form: Form, fields: AlignmentForm) -> Response:
     content = form.file("file")
     # An unknown model is reported before the file is decoded.
-    aligner = find_aligner(services.engine, services.registry, fields.model)
+    aligner = find_aligner(services.registry, fields.model)
     limits = services.settings.upload_limits
     with await services.decoder.spool(content, SAMPLE_RATE, limits) as audio:
         (words,) = await aligner.align([AlignmentInput(audio, fields.text, fields.language)])

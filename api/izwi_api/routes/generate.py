@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
 from izwi.model.capability import Capability
+from izwi.model.protocol import ChatModel
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
@@ -21,6 +22,7 @@ from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
 from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
+from izwi_api.services.served_models import ServedModel
 
 router = APIRouter()
 
@@ -41,46 +43,42 @@ async def generate(request: Request) -> Response:
 
 
 async def _generate(services: Services, body: GenerateBody) -> Response:
-    answers = await _open(services, body)
-    request_ids = [uuid4().hex for _ in answers]
-    try:
-        if body.stream:
-            return await live_response(_events(body, answers, request_ids), MEDIA_TYPE)
+    model = services.registry.chat(body.model or services.registry.default(Capability.CHAT))
+    if body.stream:
+        return await live_response(_opened_events(model, body), MEDIA_TYPE)
+    async with _opened(model, body) as answers:
         await finish_all(answers)
-    except BaseException:
-        for answer in answers:
-            answer.abort()  # a generator that was never started does not run its `finally`
-        raise
-    whole = [generated(*pair) for pair in zip(answers, request_ids, strict=True)]
+    whole = [generated(answer, uuid4().hex) for answer in answers]
     return JSONResponse(whole if body.is_batch else whole[0])
 
 
-async def _open(services: Services, body: GenerateBody) -> list[ChatAnswer]:
+@asynccontextmanager
+async def _opened(
+    model: ServedModel[ChatModel], body: GenerateBody
+) -> AsyncGenerator[list[ChatAnswer]]:
     """Start all answers of a body, those of one prompt together."""
-    name = body.model or services.registry.default(Capability.CHAT)
     params = body.sampling_params
     answers: list[ChatAnswer] = []
-    try:
+    async with AsyncExitStack() as opened:
         for ask in generate_inputs(body, secrets.randbits(_SEED_BITS)):
-            answers += await open_answers(
-                services.engine,
-                services.registry,
-                name,
-                ask,
-                stops=params.stop,
-                count=params.n,
-            )
-    except BaseException:
-        for answer in answers:
-            answer.abort()
-        raise
-    return answers
+            more = await open_answers(model, ask, stops=params.stop, count=params.n)
+            answers += await opened.enter_async_context(more)
+        yield answers
 
 
-async def _events(
-    body: GenerateBody, answers: Sequence[ChatAnswer], request_ids: Sequence[str]
+async def _opened_events(
+    model: ServedModel[ChatModel], body: GenerateBody
 ) -> AsyncGenerator[bytes]:
-    begun = False
+    async with (
+        _opened(model, body) as answers,
+        aclosing(_events(body, answers)) as events,
+    ):
+        async for one in events:
+            yield one
+
+
+async def _events(body: GenerateBody, answers: Sequence[ChatAnswer]) -> AsyncGenerator[bytes]:
+    begun, request_ids = False, [uuid4().hex for _ in answers]
     try:
         async with aclosing(merged_deltas(answers)) as deltas:
             async for place, _ in deltas:  # each event has the whole text so far, as in SGLang

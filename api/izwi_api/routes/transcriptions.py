@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from itertools import chain
 
 from fastapi import APIRouter, Request
@@ -13,6 +13,7 @@ from izwi.audio.resample import resampling_of
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.alignment import AlignedWord
+from izwi.model.protocol import TranscriptionModel
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.errors import error_line
@@ -31,6 +32,7 @@ from izwi_api.schemas.transcription import (
     vtt,
 )
 from izwi_api.services.context import Services
+from izwi_api.services.served_models import ServedModel
 from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.subtitles import cut_segments
 from izwi_api.services.transcription.transcribe import (
@@ -68,14 +70,31 @@ async def create_transcription(request: Request) -> Response:
 
 
 async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> Response:
-    content = form.take("file")
+    form.file("file")  # a missing one is reported first
     # An unknown model is reported before the file is decoded.
-    resampling = resampling_of(services.registry.transcription(fields.model))
+    model = services.registry.transcription(fields.model)
     aligner = _aligner(services, fields)
+    opening = _opened(services, form, fields, model, aligner)
+    if fields.stream:
+        return await live_response(_opened_events(opening, fields, aligner), MEDIA_TYPE)
+    async with opening as transcription:
+        await transcription.finish()
+        words = await _words(aligner, transcription, fields) if aligner else None
+        return _whole(transcription, fields, words)
+
+
+@asynccontextmanager
+async def _opened(
+    services: Services,
+    form: Form,
+    fields: TranscriptionForm,
+    model: ServedModel[TranscriptionModel],
+    aligner: Aligner | None,
+) -> AsyncGenerator[Transcription]:
+    """Decode a file and start its transcription; both end with the context."""
+    content = form.take("file")
     limits, spool = services.settings.upload_limits, services.decoder.spool
-    with ExitStack() as resources:
-        decoded = await spool(content, SAMPLE_RATE, limits, resampling)
-        audio = resources.enter_context(decoded)
+    with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:
         del content  # it may be as large as all other memory of this request
         if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
@@ -87,22 +106,13 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
             max_new_tokens=fields.max_new_tokens,
             logprobs=fields.with_logprobs,
         )
-        model = aligner.model if aligner else None
-        transcription = await open_transcription(
-            services.engine,
-            services.registry,
-            fields.model,
+        async with await open_transcription(
+            model,
             ask,
-            aligner=model,
+            aligner=aligner.model if aligner else None,
             detects_speech=services.settings.detects_speech and fields.vad_filter,
-        )
-        resources.callback(transcription.abort)
-        if fields.stream:
-            events = _events(transcription, fields, aligner, resources.pop_all())
-            return await live_response(events, MEDIA_TYPE)
-        await transcription.finish()
-        words = await _words(aligner, transcription, fields) if aligner else None
-        return _whole(transcription, fields, words)
+        ) as transcription:
+            yield transcription
 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
@@ -110,7 +120,7 @@ def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     if not fields.with_words and not fields.with_cues and not fields.is_subtitle:
         return None
     try:
-        return find_aligner(services.engine, services.registry)
+        return find_aligner(services.registry)
     except ModelNotFound as error:
         if not fields.with_words:
             return None
@@ -217,23 +227,31 @@ class _StreamEvents:
         return event(last | extras_json(transcription, fields))
 
 
-async def _events(
-    transcription: Transcription,
+async def _opened_events(
+    opening: AbstractAsyncContextManager[Transcription],
     fields: TranscriptionForm,
     aligner: Aligner | None,
-    resources: ExitStack,
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of a transcription; `resources` is closed after the last one."""
+    async with (
+        opening as transcription,
+        aclosing(_events(transcription, fields, aligner)) as events,
+    ):
+        async for one in events:
+            yield one
+
+
+async def _events(
+    transcription: Transcription, fields: TranscriptionForm, aligner: Aligner | None
+) -> AsyncGenerator[bytes]:
     telling, begun = _StreamEvents(transcription, fields), False
     try:
-        with resources:
-            async with aclosing(transcription.deltas(live=True)) as deltas:
-                async for delta in deltas:
-                    events = (telling.grown(delta) if delta else b"") + telling.ended()
-                    if events:
-                        yield events
-                        begun = True
-            words = await _words(aligner, transcription, fields) if aligner else None
+        async with aclosing(transcription.deltas(live=True)) as deltas:
+            async for delta in deltas:
+                events = (telling.grown(delta) if delta else b"") + telling.ended()
+                if events:
+                    yield events
+                    begun = True
+        words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:

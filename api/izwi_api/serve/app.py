@@ -27,10 +27,10 @@ from izwi_api.http.request_id import RequestId
 from izwi_api.http.unread_body import CloseUnread
 from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
-from izwi_api.services.context import Registry, Services
+from izwi_api.services.context import Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
-from izwi_api.services.models.aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.models.changes import ModelChanges
+from izwi_api.services.served_models import Registry, ServedModels
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
@@ -99,15 +99,15 @@ def create_app(
     decoder = _decoder(settings)
     references = _references(settings)
     voices = VoiceStore(settings.home / "voices")
-    models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
-    aliased = AliasedEngine(counted, models)
+    aliases, checks = settings.model_aliases, not settings.manage_models
+    models = ServedModels(counted, registry, aliases, checks=checks)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
-    services = Services(aliased, models, settings, voices, decoder, references, *rest)
+    services = Services(engine, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
     drain, changes = Drain(sessions), ModelChanges(engine, registry, offline=settings.offline)
-    begun_s, aliases = int(time.time()), models.aliases
-    state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
+    begun_s = int(time.time())
+    state = AppState(services, metrics, begun_s, drain, changes, client_secrets, sessions)
     set_state(app, state)
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)

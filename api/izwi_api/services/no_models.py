@@ -1,4 +1,4 @@
-"""Services without models or torch, for commands that only use stored voices."""
+"""An app's engine and registry without models or torch, for commands that only use voices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Request
-from izwi_api.services.context import Services
+from izwi_api.services.served_models import LocalModels
 from izwi_api.settings import Settings
-from izwi_api.voices.store import VoiceStore
 
 
 class NoEngine:
@@ -48,10 +47,9 @@ class NoEngine:
         raise _no_model()
 
 
-def services_without_models(settings: Settings) -> Services:
-    """Return services that have stored voices but no models."""
-    registry = Registry(WeightlessBackend())
-    return Services(NoEngine(), registry, settings, VoiceStore(settings.home / "voices"))
+def without_models(settings: Settings) -> LocalModels:
+    """Return an engine and a registry without models."""
+    return LocalModels(NoEngine(), Registry(WeightlessBackend()), settings)
 
 
 def _no_model() -> InvalidRequest:

@@ -17,7 +17,7 @@ from izwi.inputs.conversation import ConversationInput, size_of
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry
+from izwi_api.services.served_models import Registry
 from izwi_api.usage.limits import KeyLimits, Level, Meter
 
 _HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's

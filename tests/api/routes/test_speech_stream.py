@@ -21,6 +21,7 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_services
+from izwi_api.services.served_models import ServedModels
 from izwi_api.services.speech import session as speech_stream
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.sessions import core
@@ -698,7 +699,9 @@ async def idle(services):
 async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, mode):
     async with embedded(tmp_path, monkeypatch) as (services, client):
         ask = SpeechInput(TEXT, VOICE, seed=7, text_mode=mode)
-        speech = await open_speech(services.engine, services.registry, MODEL, ask)
+        speech = await open_speech(
+            ServedModels(services.engine, services.registry).speech(MODEL), ask
+        )
         whole = [to_s16le(chunk.pcm) async for chunk in speech.chunks() if chunk.pcm is not None]
         client.send("session.config", voice=VOICE, seed=7, text_mode=mode.value)
         for start in range(0, len(TEXT), 3):

@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from izwi.engine_client.protocol import Abortable
 from izwi.inputs.chat import Role
 from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
 from izwi_api.realtime.protocol.items import Content, Item
@@ -21,7 +22,7 @@ from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 _LEAST_SAMPLES = 1600
 
 
-class LiveConversation:
+class LiveConversation(Abortable):
     """Adapts `izwi_api.services.chat.cascade.SpokenAnswer` to `LiveAnswer`."""
 
     def __init__(self, answer: ConversationAnswer, frame_ms: float):

@@ -13,13 +13,15 @@ from uuid import uuid4
 
 import msgspec
 
-from izwi.engine_client.protocol import Abortable, Answer, Answers, EngineClient
+from izwi.engine_client.protocol import Abortable, Answer, Answers
 from izwi.errors import ModelNotFound
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
+from izwi.model.protocol import ChatModel
 from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.served_models import Registry, ServedModel
 
 _SEEDS = 1 << 64
 
@@ -242,9 +244,7 @@ def start_ahead(registry: Registry) -> None:
 
 
 async def open_answers(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[ChatModel],
     ask: ChatInput,
     *,
     stops: Sequence[str] = (),
@@ -253,23 +253,19 @@ async def open_answers(
     """Start several answers to one conversation; its prompt is computed once.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The chat model.
+        model: The chat model.
         ask: The conversation and its options; each answer has the next seed.
         stops: The text ends before the first of these; thoughts may contain them.
         count: Number of answers.
 
     Raises:
-        ModelNotFound: No such model.
-        InvalidRequest: The model has another capability, or cannot do what was requested.
+        InvalidRequest: The model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full, or too many grammars wait to be compiled; nothing
             was started.
     """
-    model = registry.chat(model_name)
-    request_id = f"chat-{uuid4().hex}"
-    first = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
+    request_id, frontend = f"chat-{uuid4().hex}", model.frontend
+    first = await asyncio.to_thread(frontend.prepare_chat, request_id, model.name, ask)
     if first.grammar is not None:
         checked = await grammar_check().check(first.grammar)
         first = msgspec.structs.replace(first, grammar=checked)
@@ -279,23 +275,18 @@ async def open_answers(
         )
         for place in range(1, count)
     ]
-    answers = engine.submit_all(requests)
+    answers = model.submit_all(requests)
     return Answers(
-        ChatAnswer(request, answer, model.open_answer(request), stops)
+        ChatAnswer(request, answer, frontend.open_answer(request), stops)
         for request, answer in zip(requests, answers, strict=True)
     )
 
 
 async def open_answer(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
-    ask: ChatInput,
-    *,
-    stops: Sequence[str] = (),
+    model: ServedModel[ChatModel], ask: ChatInput, *, stops: Sequence[str] = ()
 ) -> ChatAnswer:
     """Start one answer to a conversation, like `open_answers`."""
-    (answer,) = await open_answers(engine, registry, model_name, ask, stops=stops)
+    (answer,) = await open_answers(model, ask, stops=stops)
     return answer
 
 

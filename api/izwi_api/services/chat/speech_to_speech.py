@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
-from izwi.engine_client.protocol import Abortable, EngineClient
+from izwi.engine_client.protocol import Abortable
 from izwi.engine_client.protocol import Answer as EngineAnswer
 from izwi.inputs.chat import AnswerReader, AnswerText
 from izwi.inputs.conversation import Answer, ConversationInput
+from izwi.model.protocol import ConversationModel
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.served_models import ServedModel
 
 
 class ConversationAnswer(Abortable):
@@ -94,18 +96,16 @@ class ConversationAnswer(Abortable):
 
 
 async def open_conversation(
-    engine: EngineClient, registry: Registry, model_name: str, ask: ConversationInput
+    model: ServedModel[ConversationModel], ask: ConversationInput
 ) -> ConversationAnswer:
     """Start an answer.
 
     Raises:
-        ModelNotFound: No such model.
-        InvalidRequest: The model has another capability, or cannot do what was requested.
+        InvalidRequest: The model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.conversation(model_name)
-    request_id = f"talk-{uuid4().hex}"
-    request = await asyncio.to_thread(model.prepare_conversation, request_id, model_name, ask)
-    answer, reader = engine.submit(request), model.open_answer(request)
-    return ConversationAnswer(request, answer, reader, model.sample_rate)
+    request_id, frontend = f"talk-{uuid4().hex}", model.frontend
+    request = await asyncio.to_thread(frontend.prepare_conversation, request_id, model.name, ask)
+    reader = frontend.open_answer(request)
+    return ConversationAnswer(request, model.submit(request), reader, frontend.sample_rate)

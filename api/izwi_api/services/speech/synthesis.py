@@ -18,13 +18,14 @@ from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
-from izwi.engine_client.protocol import Answer, EngineClient
+from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.protocol import SpeechModel
 from izwi.model.tracks import Track
 from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry, chunks_of, frames_of
+from izwi_api.services.context import chunks_of, frames_of
+from izwi_api.services.served_models import ServedModel
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 from izwi_api.usage.metering import current_usage
 
@@ -45,8 +46,8 @@ class AudioSource(Protocol):
         ...
 
 
-class Speech:
-    """The audio of a text while it is made. Call `abort` to stop early.
+class Speech(Abortable):
+    """The audio of a text while it is made. Leaving its context aborts it.
 
     The first pieces are submitted at once. Each time that one has been read to its end, the next
     one is submitted. So a reader that reads nothing costs only the first ones, and a long text
@@ -62,28 +63,26 @@ class Speech:
 
     def __init__(
         self,
-        engine: EngineClient,
+        model: ServedModel[SpeechModel],
         texts: Sequence[str],
         requests: Sequence[Request],
-        model: SpeechModel,
         pauses: Mapping[int, float] | None = None,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
         Args:
-            engine: The engine that runs the model.
+            model: The model that speaks.
             texts: The pieces, in order.
             requests: One for each piece.
-            model: The model that speaks.
             pauses: Seconds of silence before a piece, by its index; silence after the last piece
                 has the index `len(texts)`.
         """
-        self.texts, self.sample_rate = texts, model.sample_rate
-        self.tracks = model.tracks
+        self.texts, self.sample_rate = texts, model.frontend.sample_rate
+        self.tracks = model.frontend.tracks
         self._pauses = pauses or {}
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
-        self._engine = engine
+        self._model = model
         self._answers: deque[Answer] = deque()  # submitted and not read to their ends
         self._submitted: deque[Request] = deque()  # the request of each answer
         self._later = deque(requests)
@@ -143,7 +142,7 @@ class Speech:
             self._submit([request])
 
     def _submit(self, requests: Sequence[Request]) -> None:
-        self._answers += self._engine.submit_all(requests)
+        self._answers += self._model.submit_all(requests)
         self._submitted += requests
 
     def _refund(self, requests: Iterable[Request]) -> None:
@@ -177,31 +176,22 @@ class CollectedCodes:
 
 
 async def open_speech(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
-    ask: SpeechInput,
-    *,
-    streams: bool = True,
+    model: ServedModel[SpeechModel], ask: SpeechInput, *, streams: bool = True
 ) -> Speech:
     """Start to speak a text.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The speech model.
+        model: The speech model.
         ask: The text, and how to speak it.
         streams: The audio is played while it is made; otherwise it is background work.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The text cannot be spoken as asked.
         QuotaExceeded: The caller's key has too few characters left; nothing was started.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.speech(model_name)
-    texts, requests, pauses = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
-    return Speech(engine, texts, requests, model, pauses)
+    texts, requests, pauses = await asyncio.to_thread(_prepare, model, ask, streams)
+    return Speech(model, texts, requests, pauses)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
@@ -245,16 +235,16 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+    model: ServedModel[SpeechModel], ask: SpeechInput, streams: bool
 ) -> tuple[list[str], list[Request], dict[int, float]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
-    texts, pauses = _split(model, ask)
+    texts, pauses = _split(model.frontend, ask)
     requests: list[Request] = []
     for index, text in enumerate(texts):
         wish = replace(ask, text=text, seed=piece_seed(ask.seed, index), pronunciations=None)
-        request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
+        request = model.frontend.prepare_speech(f"{speech_id}-{index}", model.name, wish)
         piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
         requests.append(piece)
     return texts, requests, pauses

@@ -14,13 +14,15 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import Answer, EngineClient
+from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
+from izwi.model.protocol import SpeechModel
 from izwi.request.input_stream import TextPart, WritableModel
 from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import chunks_of
+from izwi_api.services.served_models import ServedModel, ServedModels
 from izwi_api.services.speech.pausing_text import PausingText
 from izwi_api.services.speech.spoken_text import Pause, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence
@@ -42,10 +44,10 @@ class _Piece:
     num_frames: int = 0
 
 
-class SpeechWriter:
+class SpeechWriter(Abortable):
     """A text that one task writes while another one reads its audio.
 
-    Call `abort` to stop early; leaving `chunks` does so, too.
+    Leaving its context, or `chunks`, aborts it.
 
     Attributes:
         sample_rate: Sample rate of the audio, in Hz.
@@ -53,11 +55,11 @@ class SpeechWriter:
         num_frames: Frames of the audio read so far.
     """
 
-    def __init__(self, engine: EngineClient, text: PausingText, speech_id: str, sample_rate: int):
-        self.sample_rate = sample_rate
+    def __init__(self, model: ServedModel[SpeechModel], text: PausingText, speech_id: str):
+        self.sample_rate = model.frontend.sample_rate
         self.num_prompt_positions = 0
         self.num_frames = 0
-        self._engine, self._text, self._id = engine, text, speech_id
+        self._model, self._text, self._id = model, text, speech_id
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
         self._written: Answer | None = None  # to the request that the text goes to
         self._closed = self._paused = False
@@ -203,7 +205,7 @@ class SpeechWriter:
     def _submit(self, part: TextPart) -> None:
         if part.request is not None:
             request = self._named(part.request, part.piece)
-            self._written = self._engine.submit(request)
+            self._written = self._model.submit(request)
             self._pieces.append(_Piece(self._written))
             if self._paused:
                 self._written.pause()
@@ -223,40 +225,37 @@ class SpeechWriter:
         return replace(request, seed=seed, listener=self._id, continues=piece > 0, ask=wish)
 
 
-def default_writable_model(registry: Registry) -> str:
+def default_writable_model(registry: ServedModels) -> str:
     """Return the first model that can speak a text while it is written.
 
     Raises:
         ModelNotFound: None is served.
     """
     for name in registry.names():
-        model = registry.model(name)
+        model = registry.model(name).frontend
         if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
             return name
     raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
 
-async def open_speech_writer(
-    engine: EngineClient, registry: Registry, model_name: str, ask: SpeechInput
-) -> SpeechWriter:
+async def open_speech_writer(model: ServedModel[SpeechModel], ask: SpeechInput) -> SpeechWriter:
     """Start a speech whose text is written later; `ask.text` is not used.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The model cannot do what was requested, or needs the whole text.
     """
-    model = registry.speech(model_name)
-    if not isinstance(model, WritableModel):
-        raise InvalidRequest(f"{model_name!r} needs the complete text", param="model")
+    frontend = model.frontend
+    if not isinstance(frontend, WritableModel):
+        raise InvalidRequest(f"{model.name!r} needs the complete text", param="model")
     speech_id = new_speech_id()
     plain = replace(ask, pronunciations=None)
 
     def open_text() -> PausingText:
         return PausingText(
-            lambda name: model.text_stream(name, model_name, plain),
+            lambda name: frontend.text_stream(name, model.name, plain),
             speech_id,
             Pronunciations(ask.pronunciations),
         )
 
     text = await asyncio.to_thread(open_text)
-    return SpeechWriter(engine, text, speech_id, model.sample_rate)
+    return SpeechWriter(model, text, speech_id)

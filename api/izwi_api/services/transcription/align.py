@@ -14,24 +14,33 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from izwi.arrays import Samples
-from izwi.engine_client.protocol import Answer, EngineClient
+from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord, AlignmentModel
 from izwi.model.capability import Capability
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import chunks_of
+from izwi_api.services.served_models import ServedModel, ServedModels
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE, Segment, num_together
 
 
 @dataclass(frozen=True, slots=True)
 class Aligner:
-    """An alignment model, and the engine that runs it."""
+    """Aligns with a served model."""
 
-    engine: EngineClient
-    name: str
-    model: AlignmentModel
+    served: ServedModel[AlignmentModel]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.served.name
+
+    @property
+    def model(self) -> AlignmentModel:
+        """The model."""
+        return self.served.frontend
 
     async def align(
         self, asks: Sequence[AlignmentInput], *, charged: bool = True
@@ -54,7 +63,7 @@ class Aligner:
         requests = await compute(self._prepare, asks)
         # a key is charged for the input that a request was prepared from
         started = requests if charged else [replace(request, ask=None) for request in requests]
-        async with self.engine.submit_all(started) as answers:
+        async with self.served.submit_all(started) as answers:
             return [
                 _within(await self._words(request, answer), len(ask.samples) / SAMPLE_RATE)
                 for ask, request, answer in zip(asks, requests, answers, strict=True)
@@ -107,7 +116,7 @@ class Aligner:
         return await asyncio.to_thread(self.model.read_alignment, request, classes)
 
 
-def find_aligner(engine: EngineClient, registry: Registry, name: str | None = None) -> Aligner:
+def find_aligner(registry: ServedModels, name: str | None = None) -> Aligner:
     """Return an aligner by name, or the first that is served.
 
     Raises:
@@ -115,16 +124,16 @@ def find_aligner(engine: EngineClient, registry: Registry, name: str | None = No
         InvalidRequest: The model has another capability.
     """
     if name is None:
-        served = registry.names()
-        name = next((n for n in served if Capability.ALIGN in registry.model(n).capabilities), None)
+        models = map(registry.model, registry.names())
+        able = (model for model in models if Capability.ALIGN in model.frontend.capabilities)
+        name = next((model.name for model in able), None)
         if name is None:
             raise ModelNotFound("no alignment model is served here", param="model")
     model = registry.model(name)
-    if Capability.ALIGN not in model.capabilities:
-        raise InvalidRequest(
-            f"model {name!r} does {', '.join(model.capabilities)}, not alignment", param="model"
-        )
-    return Aligner(engine, name, cast(AlignmentModel, model))
+    does = model.frontend.capabilities
+    if Capability.ALIGN not in does:
+        raise InvalidRequest(f"model {name!r} does {', '.join(does)}, not alignment", param="model")
+    return Aligner(cast(ServedModel[AlignmentModel], model))
 
 
 def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:

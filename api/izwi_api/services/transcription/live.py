@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi.engine_client.protocol import Answer, EngineClient
+from izwi.engine_client.protocol import Answer
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.capability import Capability
 from izwi.model.protocol import TranscriptionModel
@@ -28,7 +28,8 @@ from izwi.request.input_stream import (
     TranscriptionStream,
 )
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.served_models import ServedModel, ServedModels
 from izwi_api.usage.metering import current_usage
 
 SAMPLE_RATE = 16_000
@@ -89,12 +90,11 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def __init__(
         self,
-        engine: EngineClient,
-        model: StreamingTranscriptionModel,
-        name: str,
+        model: ServedModel[TranscriptionModel],
+        frontend: StreamingTranscriptionModel,
         stream: TranscriptionStream,
     ):
-        self._engine, self._model, self._name, self._stream = engine, model, name, stream
+        self._model, self._frontend, self._stream = model, frontend, stream
         usage = current_usage.get()
         self._usage = None if usage is None or usage.counts_itself else usage
         self._charged_s = 0.0
@@ -248,13 +248,14 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def _prepare(self, request_id: str) -> tuple[DecodingStep, Request]:
         step = self._stream.next_step()
-        return step, self._model.prepare_stream_step(request_id, self._name, self._stream, step)
+        name, stream = self._model.name, self._stream
+        return step, self._frontend.prepare_stream_step(request_id, name, stream, step)
 
     async def _tokens(self, request: Request, *, may_be_overtaken: bool) -> list[int] | None:
         """Return the ids that the engine emits, or None if newer audio superseded the step."""
         tokens: list[int] = []
         try:
-            async with self._engine.submit(request) as answer:
+            async with self._model.submit(request) as answer:
                 if may_be_overtaken and not self._is_overtaken:
                     self._in_flight = answer
                 self._is_overtaken = False
@@ -307,20 +308,18 @@ class LiveTranscription(AsyncIterator[Event]):
                 raise error
 
 
-def default_streaming_model(registry: Registry) -> str:
+def default_streaming_model(registry: ServedModels) -> str:
     """Return the first model that transcribes while audio arrives. Raises ModelNotFound."""
     for name in registry.names():
-        if Capability.TRANSCRIBE in registry.model(name).capabilities and isinstance(
-            registry.transcription(name), StreamingTranscriptionModel
-        ):
+        model = registry.model(name).frontend
+        is_streaming = isinstance(model, StreamingTranscriptionModel)
+        if is_streaming and Capability.TRANSCRIBE in model.capabilities:
             return name
     raise ModelNotFound("no model that transcribes live audio is served", param="model")
 
 
 async def open_live_transcription(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[TranscriptionModel],
     *,
     language: str | None = None,
     context: str = "",
@@ -329,22 +328,19 @@ async def open_live_transcription(
     """Start a transcription of audio that is fed later.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The transcription model.
+        model: The transcription model.
         language: Name or code of the language; None detects it.
         context: Text that precedes the audio, or has words that are likely in it.
         chunk_s: Seconds of audio between two partial texts; None takes the model's default.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The model does not stream, or cannot do what was requested.
     """
-    model: TranscriptionModel = registry.transcription(model_name)
-    if not isinstance(model, StreamingTranscriptionModel):
-        raise InvalidRequest(f"{model_name!r} transcribes complete audio only", param="model")
-    stream = model.open_stream(language=language, context=context, chunk_s=chunk_s)
-    return LiveTranscription(engine, model, model_name, stream)
+    frontend = model.frontend
+    if not isinstance(frontend, StreamingTranscriptionModel):
+        raise InvalidRequest(f"{model.name!r} transcribes complete audio only", param="model")
+    stream = frontend.open_stream(language=language, context=context, chunk_s=chunk_s)
+    return LiveTranscription(model, frontend, stream)
 
 
 def _event(heard: PartialTranscript) -> Event:

@@ -26,7 +26,6 @@ from izwi_api.schemas.transcription_stream import (
     parse_message,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.live_engine import LiveEngine
 from izwi_api.services.transcription.live import (
     SAMPLE_RATE,
     LiveTranscription,
@@ -50,7 +49,7 @@ LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
 async def stream_transcription(socket: WebSocket) -> None:
     """Transcribe audio while it arrives."""
     services: Services = socket.app.state.izwi.services
-    services = replace(services, engine=LiveEngine(services.engine))
+    services = replace(services, registry=services.registry.live())
     await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
 
 
@@ -158,9 +157,7 @@ class _TranscriptionSession:
         services = self._services
         name = config.model or default_streaming_model(services.registry)
         return await open_live_transcription(
-            services.engine,
-            services.registry,
-            name,
+            services.registry.transcription(name),
             language=config.language,
             context=config.prompt,
             chunk_s=config.chunk_s,

@@ -18,14 +18,15 @@ from msgspec import structs
 
 from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
-from izwi.engine_client.protocol import Answer, EngineClient
+from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import InvalidAudio
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.alignment import AlignmentModel
 from izwi.model.protocol import TranscriptionModel
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.served_models import ServedModel
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_api.usage.metering import current_usage
 
@@ -60,8 +61,8 @@ class Segment:
     no_speech_prob: float = 0.0
 
 
-class Transcription:
-    """A transcription in progress. Call `abort` to stop early.
+class Transcription(Abortable):
+    """A transcription in progress. Leaving its context aborts it.
 
     Attributes:
         samples: The audio, within full scale; closed by the caller that opened it.
@@ -190,9 +191,7 @@ class Transcription:
 
 
 async def open_transcription(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[TranscriptionModel],
     ask: TranscriptionInput,
     *,
     aligner: AlignmentModel | None = None,
@@ -201,24 +200,20 @@ async def open_transcription(
     """Start a transcription.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The transcription model.
+        model: The transcription model.
         ask: The audio and the options.
         aligner: If given, pieces are cut short enough for it.
         detects_speech: Give pieces without speech an empty text, without running the model.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidAudio: The audio is empty.
         InvalidRequest: The model cannot do what was requested.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.transcription(model_name)
-    ask, places = await compute(_cut, model, ask, aligner)
-    pieces = _Pieces(engine, model, model_name, ask, places, detects_speech)
+    ask, places = await compute(_cut, model.frontend, ask, aligner)
+    pieces = _Pieces(model, ask, places, detects_speech)
     await pieces.start()
-    return Transcription(model, pieces)
+    return Transcription(model.frontend, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +257,12 @@ class _Pieces:
 
     def __init__(
         self,
-        engine: EngineClient,
-        model: TranscriptionModel,
-        model_name: str,
+        model: ServedModel[TranscriptionModel],
         ask: TranscriptionInput,
         places: list[tuple[int, int]],
         detects_speech: bool,
     ):
-        self._engine, self._model, self._model_name = engine, model, model_name
+        self._model = model
         self.ask, self._places, self._detects_speech = ask, places, detects_speech
         self.num_prompt_positions = 0
         self._id = f"transcription-{uuid4().hex}"
@@ -332,7 +325,7 @@ class _Pieces:
         part = structs.replace(self.ask, samples=samples)
         name = f"{self._id}-{number}"
         # also for a piece without speech, because this validates the audio and the options
-        request = self._model.prepare_transcription(name, self._model_name, part)
+        request = self._model.frontend.prepare_transcription(name, self._model.name, part)
         no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
         piece = _Piece(start, stop, no_speech_prob, None)
         # one listener for all pieces, so that a full queue does not refuse a later piece
@@ -342,7 +335,7 @@ class _Pieces:
 
     def _submit(self, prepared: list[tuple[_Piece, Request | None]]) -> None:
         requests = [request for _, request in prepared if request is not None]
-        answers = iter(self._engine.submit_all(requests) if requests else ())
+        answers = iter(self._model.submit_all(requests) if requests else ())
         for piece, request in prepared:
             answer = None if request is None else next(answers)
             self._begun.append(replace(piece, answer=answer))

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from izwi.errors import EngineStopped, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Request
+from izwi_api.services.served_models import ServedModels
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, Speech, open_speech
 from izwi_api.usage.metering import CountedEngine, Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech
@@ -56,7 +57,9 @@ class Meter:
 async def opened(engine: FakeEngine, *, streams: bool = True) -> Speech:
     registry = FakeRegistry(tts=AskedSpeech())
     counted = CountedEngine(engine, registry)
-    return await open_speech(counted, registry, "tts", SpeechInput(TEXT, seed=5), streams=streams)
+    return await open_speech(
+        ServedModels(counted, registry).speech("tts"), SpeechInput(TEXT, seed=5), streams=streams
+    )
 
 
 async def test_a_reader_that_reads_nothing_costs_no_more_than_the_first_pieces() -> None:

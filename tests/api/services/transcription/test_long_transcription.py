@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ from msgspec.structs import replace
 
 from izwi.errors import QuotaExceeded
 from izwi.inputs.speech import TranscriptionInput
+from izwi_api.services.served_models import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import open_transcription
 from izwi_api.usage.metering import CountedEngine, Usage, current_usage
-from tests.api.conftest import FakeEngine, FakeTranscription
+from tests.api.conftest import FakeEngine, FakeRegistry, FakeTranscription
 
 PIECES, AHEAD = 9, 4
 AUDIO = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
@@ -68,7 +68,7 @@ def counted(seconds):
 def world(monkeypatch):
     monkeypatch.setattr(transcribe, "_MAX_AHEAD", AHEAD)
     model = Heard()
-    registry = SimpleNamespace(transcription=lambda _: model, model=lambda _: model)
+    registry = FakeRegistry(m=model)
     engine = CountingEngine(step_s=0.0)
     return engine, CountedEngine(engine, registry), registry
 
@@ -77,7 +77,7 @@ async def test_few_pieces_are_in_work_at_a_time(world):
     engine, counted_engine, registry = world
     with counted(1000.0) as usage:
         result = await open_transcription(
-            counted_engine, registry, "m", AUDIO, detects_speech=False
+            ServedModels(counted_engine, registry).transcription("m"), AUDIO, detects_speech=False
         )
         assert engine.num_submitted == AHEAD
         await result.finish()
@@ -94,14 +94,20 @@ async def test_a_quota_is_checked_before_the_first_text(world):
     engine, counted_engine, registry = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
-            await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+            await open_transcription(
+                ServedModels(counted_engine, registry).transcription("m"),
+                AUDIO,
+                detects_speech=False,
+            )
         assert usage.heard_s == pytest.approx(0.0)
     assert not engine.live
 
 
 async def test_disconnect_stops_pieces_in_flight(world):
     engine, counted_engine, registry = world
-    result = await open_transcription(counted_engine, registry, "m", AUDIO, detects_speech=False)
+    result = await open_transcription(
+        ServedModels(counted_engine, registry).transcription("m"), AUDIO, detects_speech=False
+    )
     async for _ in result.deltas(live=True):
         break
     result.abort()
