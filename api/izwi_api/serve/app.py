@@ -38,7 +38,6 @@ from izwi_api.services.store.responses import StoredResponses
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.usage.keys import KeyRing
-from izwi_api.usage.metering import CountedEngine
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
@@ -95,12 +94,11 @@ def create_app(
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
-    counted = CountedEngine(engine, registry) if access.requires_key or audit_log else engine
     decoder = _decoder(settings)
     references = _references(settings)
     voices = VoiceStore(settings.home / "voices")
     aliases, checks = settings.model_aliases, not settings.manage_models
-    models = ServedModels(counted, registry, aliases, checks=checks)
+    models = ServedModels(engine, registry, aliases, checks=checks)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
     services = Services(engine, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)

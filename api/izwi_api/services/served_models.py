@@ -25,6 +25,7 @@ from izwi.model.protocol import (
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
 from izwi_api.settings import Settings
+from izwi_api.usage.metering import note_model
 
 _MAX_SHOWN = 64
 # Of live sessions: above all other requests. The policy defines its effect; see ADR 27 for
@@ -121,7 +122,9 @@ class ServedModel(Generic[FrontendT_co]):
 
     def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Submit requests that start together, all or none; raises as `submit`."""
-        return self.engine.submit_all([self._addressed(request) for request in requests])
+        answers = self.engine.submit_all([self._addressed(request) for request in requests])
+        note_model(self.name)
+        return answers
 
     def _addressed(self, request: Request) -> Request:
         """Return a request that says who asks, and how urgently."""

@@ -39,6 +39,7 @@ class FakePart:
     request: Request | None = None
     closed: bool = False
     piece: int = 0
+    num_characters: int = 0
 
 
 class FakeText:

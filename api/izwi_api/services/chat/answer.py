@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from izwi.engine_client.protocol import Abortable, Answer, Answers
-from izwi.errors import ModelNotFound
+from izwi.errors import ModelNotFound, Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
 from izwi.model.protocol import ChatModel
@@ -22,6 +22,7 @@ from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
 from izwi_api.services.context import chunks_of, tokens_of
 from izwi_api.services.served_models import Registry, ServedModel
+from izwi_api.usage.metering import Charge
 
 _SEEDS = 1 << 64
 
@@ -117,7 +118,12 @@ class ChatAnswer(Abortable):
     """
 
     def __init__(
-        self, request: Request, answer: Answer, reader: AnswerReader, stops: Sequence[str]
+        self,
+        request: Request,
+        answer: Answer,
+        reader: AnswerReader,
+        stops: Sequence[str],
+        charge: Charge,
     ):
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
@@ -126,6 +132,7 @@ class ChatAnswer(Abortable):
         self.logprobs: list[TokenLogprob] = []
         self.reason: Reason | None = None
         self._answer, self._reader, self._stops = answer, reader, StopText(stops)
+        self._charge = charge
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -163,6 +170,9 @@ class ChatAnswer(Abortable):
                     yield AnswerDelta(calls=(call,))
                 if self.reason is not None:
                     return
+        except Overloaded:
+            self._charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
@@ -181,6 +191,7 @@ class ChatAnswer(Abortable):
 
     def abort(self) -> None:
         """Abort the request."""
+        self._charge.settle()
         self._answer.abort()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
@@ -275,10 +286,17 @@ async def open_answers(
         )
         for place in range(1, count)
     ]
-    answers = model.submit_all(requests)
+    num_characters = sum(len(message.content) for message in ask.messages)
+    charges = Charge.together(count, characters=num_characters)
+    try:
+        answers = model.submit_all(requests)
+    except BaseException:
+        for charge in charges:
+            charge.settle(is_refused=True)
+        raise
     return Answers(
-        ChatAnswer(request, answer, frontend.open_answer(request), stops)
-        for request, answer in zip(requests, answers, strict=True)
+        ChatAnswer(request, answer, frontend.open_answer(request), stops, charge)
+        for request, answer, charge in zip(requests, answers, charges, strict=True)
     )
 
 

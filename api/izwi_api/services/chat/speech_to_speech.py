@@ -11,13 +11,15 @@ from uuid import uuid4
 
 from izwi.engine_client.protocol import Abortable
 from izwi.engine_client.protocol import Answer as EngineAnswer
+from izwi.errors import Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText
-from izwi.inputs.conversation import Answer, ConversationInput
+from izwi.inputs.conversation import Answer, ConversationInput, size_of
 from izwi.model.protocol import ConversationModel
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import chunks_of, tokens_of
 from izwi_api.services.served_models import ServedModel
+from izwi_api.usage.metering import Charge, seconds
 
 
 class ConversationAnswer(Abortable):
@@ -33,7 +35,12 @@ class ConversationAnswer(Abortable):
     """
 
     def __init__(
-        self, request: Request, answer: EngineAnswer, reader: AnswerReader, sample_rate: int
+        self,
+        request: Request,
+        answer: EngineAnswer,
+        reader: AnswerReader,
+        sample_rate: int,
+        charge: Charge,
     ):
         self.sample_rate = sample_rate
         self.num_prompt_positions = request.prompt.num_positions
@@ -41,7 +48,7 @@ class ConversationAnswer(Abortable):
         self.reason: Reason | None = None
         self.num_frames = 0
         self._entries: list[tuple[int, ...]] = []
-        self._answer, self._reader = answer, reader
+        self._answer, self._reader, self._charge = answer, reader, charge
 
     @property
     def entries(self) -> Answer:
@@ -77,8 +84,12 @@ class ConversationAnswer(Abortable):
                 if text:
                     yield AnswerText("", text)
                 if chunk.pcm is not None and len(chunk.pcm):
+                    self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield AudioPiece(chunk.pcm)
                 self.reason = chunk.reason
+        except Overloaded:
+            self._charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
@@ -92,6 +103,7 @@ class ConversationAnswer(Abortable):
 
     def abort(self) -> None:
         """Abort the request."""
+        self._charge.settle()
         self._answer.abort()
 
 
@@ -108,4 +120,8 @@ async def open_conversation(
     request_id, frontend = f"talk-{uuid4().hex}", model.frontend
     request = await asyncio.to_thread(frontend.prepare_conversation, request_id, model.name, ask)
     reader = frontend.open_answer(request)
-    return ConversationAnswer(request, model.submit(request), reader, frontend.sample_rate)
+    characters, num_samples = size_of(ask)
+    charge = Charge(characters=characters, heard_s=seconds(num_samples))
+    with charge.unless_refused():
+        answer = model.submit(request)
+    return ConversationAnswer(request, answer, reader, frontend.sample_rate, charge)

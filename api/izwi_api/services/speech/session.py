@@ -45,7 +45,7 @@ from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from izwi_api.services.transcription.align import Aligner
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -77,9 +77,7 @@ class _SpeechSession:
         self._is_closing = self._is_configuring = False
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._begun_s = self._useful_s = time.monotonic()
-        self._usage = current_usage.get()
-        if self._usage is not None:
-            self._usage.counts_itself = True
+        self._charge = Charge()  # for all text, as it arrives
 
     @property
     def is_busy(self) -> bool:
@@ -166,8 +164,7 @@ class _SpeechSession:
         if not text:
             return
         is_new, utterance = self._open is None, self._utterance()
-        if self._usage is not None:
-            self._usage.charge(characters=len(text))
+        self._charge.add(characters=len(text))
         utterance.write(text)
         if is_new or not text.isspace():
             self._useful_s = time.monotonic()
@@ -245,7 +242,7 @@ class _SpeechSession:
             return
         setting = utterance.setting
         model = self._services.registry.speech(setting.model_name)
-        async with await open_speech_writer(model, setting.ask) as writer:
+        async with await open_speech_writer(model, setting.ask, charged=False) as writer:
             feeding = asyncio.create_task(writer.feed(text, utterance.take))
             try:
                 await self._send_file(writer, utterance, None)
@@ -261,7 +258,7 @@ class _SpeechSession:
             async for unit in units:
                 seed = piece_seed(setting.ask.seed, utterance.num_files)
                 ask = structs.replace(setting.ask, text=unit, seed=seed)
-                async with await open_speech(model, ask) as speech:
+                async with await open_speech(model, ask, charged=False) as speech:
                     if setting.timing is None:
                         await self._send_file(speech, utterance, unit)
                         continue

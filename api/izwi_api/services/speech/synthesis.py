@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 from uuid import uuid4
@@ -27,7 +27,7 @@ from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of, frames_of
 from izwi_api.services.served_models import ServedModel
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 # Pieces of a text that are submitted at a time, including the one being read. Each lasts some
 # seconds, which is enough for playback without gaps; more would only delay other callers.
@@ -66,7 +66,8 @@ class Speech(Abortable):
         model: ServedModel[SpeechModel],
         texts: Sequence[str],
         requests: Sequence[Request],
-        pauses: Mapping[int, float] | None = None,
+        pauses: Mapping[int, float],
+        charge: Charge,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
@@ -76,19 +77,23 @@ class Speech(Abortable):
             requests: One for each piece.
             pauses: Seconds of silence before a piece, by its index; silence after the last piece
                 has the index `len(texts)`.
+            charge: For the whole text, so that a key without enough quota for it is refused before
+                any audio.
         """
         self.texts, self.sample_rate = texts, model.frontend.sample_rate
         self.tracks = model.frontend.tracks
-        self._pauses = pauses or {}
+        self._pauses = pauses
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._model = model
         self._answers: deque[Answer] = deque()  # submitted and not read to their ends
-        self._submitted: deque[Request] = deque()  # the request of each answer
         self._later = deque(requests)
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
-        self._start()
+        self._num_read = 0
+        self._charge = charge
+        # background work has no playback to run ahead of
+        num_first = PIECES_AHEAD if requests[0].streams else len(requests)
+        with charge.unless_refused():
+            self._submit(num_first)
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order; leaving early aborts all of them.
@@ -104,13 +109,14 @@ class Speech(Abortable):
                     break
                 async for chunk in chunks_of(self._answers[0]):
                     self.num_frames += len(frames_of(chunk, self.tracks))
+                    if chunk.pcm is not None:
+                        self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield chunk
                 self._answers.popleft()
-                self._submitted.popleft()
+                self._num_read += 1
                 self._follow()
         except Overloaded:
-            self._submitted.popleft()  # the engine refunds refused requests itself
-            self._refund([*self._submitted, *self._later])
+            self._charge.refund(characters=sum(map(len, self.texts[self._num_read :])))
             raise
         finally:
             self.abort()
@@ -118,36 +124,26 @@ class Speech(Abortable):
     def abort(self) -> None:
         """Abort all running pieces, and submit no more."""
         self._later.clear()
+        self._charge.settle()
         for answer in self._answers:
             answer.abort()
 
-    def _start(self) -> None:
-        # background work has no playback to run ahead of
-        num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
-        first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
-        # a key without enough quota for the whole text is refused before any audio
-        if self._usage is not None:
-            self._usage.charge(characters=sum(map(_num_characters, self._later)))
+    def _follow(self) -> None:
+        """Submit the next piece. Raises EngineStopped."""
+        if not self._later:
+            return
         try:
-            self._submit(first)
+            self._submit(1)
         except BaseException:
-            self._refund(self._later)
+            self._charge.refund(characters=len(self.texts[-len(self._later)]))
             raise
 
-    def _follow(self) -> None:
-        """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
-        if self._later:
-            request = self._later.popleft()
-            self._refund([request])  # the engine charges for what it accepts
-            self._submit([request])
-
-    def _submit(self, requests: Sequence[Request]) -> None:
+    def _submit(self, count: int) -> None:
+        """Submit this many pieces, or those that are left."""
+        requests = list(itertools.islice(self._later, count))
         self._answers += self._model.submit_all(requests)
-        self._submitted += requests
-
-    def _refund(self, requests: Iterable[Request]) -> None:
-        if self._usage is not None:
-            self._usage.refund(characters=sum(map(_num_characters, requests)))
+        for _ in requests:
+            self._later.popleft()
 
 
 class CollectedCodes:
@@ -176,7 +172,11 @@ class CollectedCodes:
 
 
 async def open_speech(
-    model: ServedModel[SpeechModel], ask: SpeechInput, *, streams: bool = True
+    model: ServedModel[SpeechModel],
+    ask: SpeechInput,
+    *,
+    streams: bool = True,
+    charged: bool = True,
 ) -> Speech:
     """Start to speak a text.
 
@@ -184,6 +184,7 @@ async def open_speech(
         model: The speech model.
         ask: The text, and how to speak it.
         streams: The audio is played while it is made; otherwise it is background work.
+        charged: Charge the text to the caller's quota.
 
     Raises:
         InvalidRequest: The text cannot be spoken as asked.
@@ -191,7 +192,8 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     texts, requests, pauses = await asyncio.to_thread(_prepare, model, ask, streams)
-    return Speech(model, texts, requests, pauses)
+    charge = Charge(characters=sum(map(len, texts)), is_free=not charged)
+    return Speech(model, texts, requests, pauses, charge)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
@@ -283,8 +285,3 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
     if not texts:
         raise unsayable or InvalidRequest("there is no text to say", param="input")
     return texts, pauses
-
-
-def _num_characters(request: Request) -> int:
-    """Return what a piece counts against a key's quota; see `izwi_api.usage.metering`."""
-    return len(request.ask.text) if isinstance(request.ask, SpeechInput) else 0

@@ -15,7 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from izwi.engine_client.protocol import Abortable, Answer
-from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
+from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
 from izwi.model.protocol import SpeechModel
@@ -26,6 +26,7 @@ from izwi_api.services.served_models import ServedModel, ServedModels
 from izwi_api.services.speech.pausing_text import PausingText
 from izwi_api.services.speech.spoken_text import Pause, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence
+from izwi_api.usage.metering import CHARACTERS_PER_ID, Charge
 
 # How far the text may be ahead of the audio that was read, in text ids; in pieces it is
 # `PIECES_AHEAD`.
@@ -39,6 +40,7 @@ class _Piece:
     """A request in flight, or a pause, which has no answer."""
 
     answer: Answer | None = None
+    charge: Charge | None = None  # for its text, unless that is still written
     pause_s: float = 0.0
     num_ids: int = 0
     num_frames: int = 0
@@ -55,7 +57,9 @@ class SpeechWriter(Abortable):
         num_frames: Frames of the audio read so far.
     """
 
-    def __init__(self, model: ServedModel[SpeechModel], text: PausingText, speech_id: str):
+    def __init__(
+        self, model: ServedModel[SpeechModel], text: PausingText, speech_id: str, *, charged: bool
+    ):
         self.sample_rate = model.frontend.sample_rate
         self.num_prompt_positions = 0
         self.num_frames = 0
@@ -63,6 +67,8 @@ class SpeechWriter(Abortable):
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
         self._written: Answer | None = None  # to the request that the text goes to
         self._closed = self._paused = False
+        self._is_free = not charged
+        self._charge = Charge(is_free=self._is_free)  # for text that is written to a request
         self._error: BaseException | None = None
         self._writing = asyncio.Lock()
         self._changed, self._room = asyncio.Event(), asyncio.Event()
@@ -128,12 +134,18 @@ class SpeechWriter(Abortable):
                 async for chunk in chunks_of(piece.answer):
                     piece.num_frames += len(chunk.entries)
                     self.num_frames += len(chunk.entries)
+                    if chunk.pcm is not None:
+                        self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     self._room.set()
                     yield chunk
                 self._pieces.popleft()
                 self._room.set()
         except EngineStopped as error:
             raise self._error or error from None
+        except Overloaded:
+            if (charge := self._pieces[0].charge) is not None:
+                charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
@@ -205,8 +217,10 @@ class SpeechWriter(Abortable):
     def _submit(self, part: TextPart) -> None:
         if part.request is not None:
             request = self._named(part.request, part.piece)
-            self._written = self._model.submit(request)
-            self._pieces.append(_Piece(self._written))
+            charge = Charge(characters=part.num_characters, is_free=self._is_free)
+            with charge.unless_refused():
+                self._written = self._model.submit(request)
+            self._pieces.append(_Piece(self._written, charge))
             if self._paused:
                 self._written.pause()
             self.num_prompt_positions += request.prompt.num_positions
@@ -215,6 +229,7 @@ class SpeechWriter(Abortable):
                 return
         if self._pieces:  # otherwise it has ended
             self._pieces[-1].num_ids += len(part.ids)
+        self._charge.add(characters=CHARACTERS_PER_ID * len(part.ids))
         if self._written is not None:
             self._written.write(part.ids, part.closed)
 
@@ -238,8 +253,15 @@ def default_writable_model(registry: ServedModels) -> str:
     raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
 
-async def open_speech_writer(model: ServedModel[SpeechModel], ask: SpeechInput) -> SpeechWriter:
+async def open_speech_writer(
+    model: ServedModel[SpeechModel], ask: SpeechInput, *, charged: bool = True
+) -> SpeechWriter:
     """Start a speech whose text is written later; `ask.text` is not used.
+
+    Args:
+        model: The speech model.
+        ask: How to speak it.
+        charged: Charge the text to the caller's quota.
 
     Raises:
         InvalidRequest: The model cannot do what was requested, or needs the whole text.
@@ -258,4 +280,4 @@ async def open_speech_writer(model: ServedModel[SpeechModel], ask: SpeechInput) 
         )
 
     text = await asyncio.to_thread(open_text)
-    return SpeechWriter(model, text, speech_id)
+    return SpeechWriter(model, text, speech_id, charged=charged)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from izwi.arrays import Samples
 from izwi.engine_client.protocol import Answer
-from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.errors import InvalidRequest, ModelNotFound, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord, AlignmentModel
@@ -24,6 +24,7 @@ from izwi.request.request import Request
 from izwi_api.services.context import chunks_of
 from izwi_api.services.served_models import ServedModel, ServedModels
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE, Segment, num_together
+from izwi_api.usage.metering import Charge, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,23 @@ class Aligner:
             Overloaded: The engine's queue is full; nothing was started.
         """
         requests = await compute(self._prepare, asks)
-        # a key is charged for the input that a request was prepared from
-        started = requests if charged else [replace(request, ask=None) for request in requests]
-        async with self.served.submit_all(started) as answers:
-            return [
-                _within(await self._words(request, answer), len(ask.samples) / SAMPLE_RATE)
-                for ask, request, answer in zip(asks, requests, answers, strict=True)
-            ]
+        heard_s = seconds(sum(len(ask.samples) for ask in asks))
+        charge = Charge(heard_s=heard_s, is_free=not charged)
+        with charge.unless_refused():
+            # alignments are not recorded, so the engine needs no input besides the prompt
+            answers = self.served.submit_all([replace(request, ask=None) for request in requests])
+        aligned: list[list[AlignedWord]] = []
+        async with answers:
+            for ask, request, answer in zip(asks, requests, answers, strict=True):
+                try:
+                    words = await self._words(request, answer)
+                except Overloaded:
+                    rest = asks[len(aligned) :]
+                    charge.refund(heard_s=seconds(sum(len(one.samples) for one in rest)))
+                    raise
+                aligned.append(_within(words, len(ask.samples) / SAMPLE_RATE))
+        charge.settle()
+        return aligned
 
     async def align_segments(
         self, samples: Samples, segments: Sequence[Segment]

@@ -30,7 +30,7 @@ from izwi.request.input_stream import (
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
 from izwi_api.services.served_models import ServedModel, ServedModels
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge, seconds
 
 SAMPLE_RATE = 16_000
 # Audio that may be queued while the model is behind; beyond that, `feed` waits.
@@ -93,11 +93,10 @@ class LiveTranscription(AsyncIterator[Event]):
         model: ServedModel[TranscriptionModel],
         frontend: StreamingTranscriptionModel,
         stream: TranscriptionStream,
+        charge: Charge,
     ):
         self._model, self._frontend, self._stream = model, frontend, stream
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
-        self._charged_s = 0.0
+        self._charge = charge
         self._request_id = f"live-{uuid4().hex}"
         self._num_requests = 0
         self._waiting: deque[Float32] = deque()
@@ -129,10 +128,7 @@ class LiveTranscription(AsyncIterator[Event]):
             raise InvalidRequest("this transcription has ended and accepts no more audio")
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
-        if self._usage is not None:
-            duration_s = len(samples) / SAMPLE_RATE
-            self._usage.charge(heard_s=duration_s)
-            self._charged_s += duration_s
+        self._charge.add(heard_s=seconds(len(samples)))
         size = _PIECE_S * SAMPLE_RATE
         for start in range(0, len(samples), size):
             piece = samples[start : start + size].astype(np.float32)  # the caller's may change
@@ -151,9 +147,7 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def refund(self) -> None:
         """Refund the charge for the audio so far, because it is transcribed again."""
-        if self._usage is not None:
-            self._usage.refund(heard_s=self._charged_s)
-        self._charged_s = 0.0
+        self._charge.settle(is_refused=True)
 
     async def caught_up(self) -> None:
         """Wait until the audio fed so far is transcribed, as far as it can be without more.
@@ -324,6 +318,7 @@ async def open_live_transcription(
     language: str | None = None,
     context: str = "",
     chunk_s: float | None = None,
+    charged: bool = True,
 ) -> LiveTranscription:
     """Start a transcription of audio that is fed later.
 
@@ -332,6 +327,7 @@ async def open_live_transcription(
         language: Name or code of the language; None detects it.
         context: Text that precedes the audio, or has words that are likely in it.
         chunk_s: Seconds of audio between two partial texts; None takes the model's default.
+        charged: Charge the audio to the caller's quota.
 
     Raises:
         InvalidRequest: The model does not stream, or cannot do what was requested.
@@ -340,7 +336,7 @@ async def open_live_transcription(
     if not isinstance(frontend, StreamingTranscriptionModel):
         raise InvalidRequest(f"{model.name!r} transcribes complete audio only", param="model")
     stream = frontend.open_stream(language=language, context=context, chunk_s=chunk_s)
-    return LiveTranscription(model, frontend, stream)
+    return LiveTranscription(model, frontend, stream, Charge(is_free=not charged))
 
 
 def _event(heard: PartialTranscript) -> Event:

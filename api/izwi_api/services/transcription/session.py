@@ -37,7 +37,7 @@ from izwi_api.services.transcription.live import (
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
 from izwi_api.sessions.limits import SessionLimits
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -86,9 +86,7 @@ class _TranscriptionSession:
         self._utterance: _Utterance | None = None
         self._begun, self._written = asyncio.Event(), asyncio.Event()
         self._is_closing = False
-        self._usage = current_usage.get()
-        if self._usage is not None:
-            self._usage.counts_itself = True
+        self._charge = Charge()  # for all audio, as it arrives
 
     @property
     def is_busy(self) -> bool:
@@ -161,13 +159,13 @@ class _TranscriptionSession:
             language=config.language,
             context=config.prompt,
             chunk_s=config.chunk_s,
+            charged=False,
         )
 
     async def _append_audio(self, data: bytes) -> None:
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
-        if self._usage is not None:
-            self._usage.charge(heard_s=len(data) / 2 / self._config.sample_rate)
+        self._charge.add(heard_s=len(data) / 2 / self._config.sample_rate)
         if self._utterance is None:
             self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
             self._written.clear()

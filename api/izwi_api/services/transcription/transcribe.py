@@ -19,7 +19,7 @@ from msgspec import structs
 from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.engine_client.protocol import Abortable, Answer
-from izwi.errors import InvalidAudio
+from izwi.errors import InvalidAudio, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.alignment import AlignmentModel
@@ -28,7 +28,7 @@ from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
 from izwi_api.services.served_models import ServedModel
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge, seconds
 
 SAMPLE_RATE = 16_000
 # Pieces in flight: about as many as the engine batches well, but fewer if they are so long that
@@ -147,6 +147,9 @@ class Transcription(Abortable):
                 delta = self._grow(before, transcript.text)
                 if delta or live:
                     yield delta
+        except Overloaded:
+            self._pieces.refund_rest()
+            raise
         finally:
             self.abort()
 
@@ -232,6 +235,11 @@ class _Piece:
     no_speech_prob: float
     answer: Answer | None
 
+    @property
+    def heard_s(self) -> float:
+        """Seconds that the model transcribes: none if the piece has no speech."""
+        return seconds(self.stop - self.start) if self.no_speech_prob < 1.0 else 0.0
+
     def segment(
         self, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
     ) -> Segment:
@@ -268,21 +276,17 @@ class _Pieces:
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
         self._num_asked = 0
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
+        self._charge = Charge()
 
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
         num_first = num_together(self._places)
         prepared = await self._prepare_each(self._places[:num_first])
-        later = self._places[num_first:]
         # a key without the quota for all of it is refused before the first text
-        self._charge(later)
-        try:
+        later = self._places[num_first:]
+        self._charge.add(heard_s=_seconds(later) + sum(piece.heard_s for piece, _ in prepared))
+        with self._charge.unless_refused():
             self._submit(prepared)
-        except BaseException:
-            self._refund(later)
-            raise
 
     async def in_order(self) -> AsyncGenerator[_Piece]:
         """Yield each piece in order; submit another whenever one completes."""
@@ -292,24 +296,27 @@ class _Pieces:
             while self._num_asked < number + num_together(self._places[number:]):
                 await self._follow(self._places[self._num_asked])
 
+    def refund_rest(self) -> None:
+        """Refund the charge for the piece that is being read and those that follow."""
+        heard_s = sum(piece.heard_s for piece in self._begun)
+        self._charge.refund(heard_s=heard_s + _seconds(self._places[self._num_asked :]))
+
     def abort(self) -> None:
         """Abort all pieces in flight."""
+        self._charge.settle()
         for piece in self._begun:
             if piece.answer is not None:
                 piece.answer.abort()
 
     async def _follow(self, place: tuple[int, int]) -> None:
-        prepared = await self._prepare_each([place])
-        self._refund([place])  # the engine charges for it at submission
-        self._submit(prepared)
-
-    def _charge(self, places: list[tuple[int, int]]) -> None:
-        if self._usage is not None and places:
-            self._usage.charge(heard_s=_seconds(places))
-
-    def _refund(self, places: list[tuple[int, int]]) -> None:
-        if self._usage is not None and places:
-            self._usage.refund(heard_s=_seconds(places))
+        ((piece, request),) = await self._prepare_each([place])
+        if request is None:  # the model is not run
+            self._charge.refund(heard_s=_seconds([place]))
+        try:
+            self._submit([(piece, request)])
+        except BaseException:
+            self._charge.refund(heard_s=piece.heard_s)
+            raise
 
     async def _prepare_each(
         self, places: list[tuple[int, int]]
@@ -387,4 +394,4 @@ def _cut(
 
 
 def _seconds(places: list[tuple[int, int]]) -> float:
-    return sum(stop - start for start, stop in places) / SAMPLE_RATE
+    return seconds(sum(stop - start for start, stop in places))

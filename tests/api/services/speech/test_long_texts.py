@@ -10,7 +10,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Request
 from izwi_api.services.served_models import ServedModels
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, Speech, open_speech
-from izwi_api.usage.metering import CountedEngine, Usage, current_usage
+from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech
 
 NUM_PIECES = 3 * PIECES_AHEAD
@@ -56,9 +56,8 @@ class Meter:
 
 async def opened(engine: FakeEngine, *, streams: bool = True) -> Speech:
     registry = FakeRegistry(tts=AskedSpeech())
-    counted = CountedEngine(engine, registry)
     return await open_speech(
-        ServedModels(counted, registry).speech("tts"), SpeechInput(TEXT, seed=5), streams=streams
+        ServedModels(engine, registry).speech("tts"), SpeechInput(TEXT, seed=5), streams=streams
     )
 
 

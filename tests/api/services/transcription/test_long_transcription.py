@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.errors import QuotaExceeded
+from izwi.errors import Overloaded, QuotaExceeded
 from izwi.inputs.speech import TranscriptionInput
 from izwi_api.services.served_models import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import open_transcription
-from izwi_api.usage.metering import CountedEngine, Usage, current_usage
+from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeTranscription
 
 PIECES, AHEAD = 9, 4
@@ -29,12 +29,14 @@ class Heard(FakeTranscription):
 
 
 class CountingEngine(FakeEngine):
-    """Remembers how many requests lived at once."""
+    """Remembers how many requests lived at once, and refuses those after the first ones."""
 
-    most = 0
+    most, num_accepted = 0, 1000
 
     def submit_all(self, requests):
         streams = super().submit_all(requests)
+        for number, stream in enumerate(streams, self.num_submitted - len(streams)):
+            stream.refused |= number >= self.num_accepted
         self.most = max(self.most, len(self.live))
         return streams
 
@@ -70,15 +72,13 @@ def world(monkeypatch):
     model = Heard()
     registry = FakeRegistry(m=model)
     engine = CountingEngine(step_s=0.0)
-    return engine, CountedEngine(engine, registry), registry
+    return engine, ServedModels(engine, registry).transcription("m")
 
 
 async def test_few_pieces_are_in_work_at_a_time(world):
-    engine, counted_engine, registry = world
+    engine, model = world
     with counted(1000.0) as usage:
-        result = await open_transcription(
-            ServedModels(counted_engine, registry).transcription("m"), AUDIO, detects_speech=False
-        )
+        result = await open_transcription(model, AUDIO, detects_speech=False)
         assert engine.num_submitted == AHEAD
         await result.finish()
         assert usage.heard_s == pytest.approx(85.0)
@@ -91,11 +91,11 @@ async def test_few_pieces_are_in_work_at_a_time(world):
 
 
 async def test_a_quota_is_checked_before_the_first_text(world):
-    engine, counted_engine, registry = world
+    engine, model = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
             await open_transcription(
-                ServedModels(counted_engine, registry).transcription("m"),
+                model,
                 AUDIO,
                 detects_speech=False,
             )
@@ -104,12 +104,24 @@ async def test_a_quota_is_checked_before_the_first_text(world):
 
 
 async def test_disconnect_stops_pieces_in_flight(world):
-    engine, counted_engine, registry = world
-    result = await open_transcription(
-        ServedModels(counted_engine, registry).transcription("m"), AUDIO, detects_speech=False
-    )
+    engine, model = world
+    result = await open_transcription(model, AUDIO, detects_speech=False)
     async for _ in result.deltas(live=True):
         break
     result.abort()
     assert not engine.live
     assert engine.num_submitted <= AHEAD + 1
+
+
+@pytest.mark.parametrize("num_accepted", [0, 2, 6])
+async def test_pieces_that_the_queue_refuses_are_not_paid_for(world, num_accepted):
+    engine, model = world
+    engine.num_accepted = num_accepted
+    with counted(1000.0) as usage:
+        result = await open_transcription(model, AUDIO, detects_speech=False)
+        assert usage.heard_s == pytest.approx(85.0)
+        with pytest.raises(Overloaded):
+            await result.finish()
+        assert len(result.segments) == num_accepted
+        assert usage.heard_s == pytest.approx(10.0 * num_accepted)
+    assert not engine.live
