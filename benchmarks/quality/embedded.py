@@ -19,7 +19,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.engine.async_engine import AsyncEngine
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi_api.services.context import chunks_of
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.align import find_aligner
 from izwi_api.services.transcription.transcribe import open_transcription

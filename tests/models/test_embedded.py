@@ -19,7 +19,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.transcribe import open_transcription
 

@@ -16,7 +16,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
 from izwi_api.services.chat.answer import ChatAnswer, open_answer
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,

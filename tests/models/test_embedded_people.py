@@ -17,7 +17,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription.transcribe import open_transcription
 
 CLIP = Path(__file__).parent / "sounds" / "kokoro-after-all.opus"

@@ -17,7 +17,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
 from izwi_api.realtime.protocol.settings import Transcription
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.realtime.virtual import SteppedEngine, run_virtually
 from tests.realtime.world import TTS, World

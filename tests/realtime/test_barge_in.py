@@ -18,7 +18,7 @@ from izwi_api.realtime.protocol.settings import RealtimeSettings
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.examples import examples
 from tests.realtime.hearing.test_vad import voice

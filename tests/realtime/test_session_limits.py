@@ -20,7 +20,7 @@ from izwi_api.realtime.protocol.items import Conversation, parse_item
 from izwi_api.realtime.protocol.settings import RealtimeSettings, wire_format
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.services.chat.production_pace import ProductionPace
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings

@@ -19,7 +19,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.answering import response_maker
 from izwi_api.realtime.protocol.settings import RealtimeSettings, updated
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
 from tests.api.scripted_chat import ScriptedRegistry

@@ -22,7 +22,7 @@ from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
 from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 
 router = APIRouter()
 

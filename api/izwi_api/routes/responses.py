@@ -23,7 +23,7 @@ from izwi_api.schemas.stream_options import obfuscates
 from izwi_api.services.chat.answer import ChatAnswer, open_answer
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.store.responses import StoredResponses
 from izwi_api.usage.metering import key_name
 

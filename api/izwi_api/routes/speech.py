@@ -26,7 +26,7 @@ from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.synthesis import CollectedCodes, Speech, encoded_audio, open_speech
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner

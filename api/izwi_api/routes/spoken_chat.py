@@ -21,7 +21,7 @@ from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.chat.spoken_completion import SpokenCompletion
 from izwi_api.services.chat.spoken_turns import read_turns
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.usage.metering import key_name
 

@@ -32,7 +32,7 @@ from izwi_api.schemas.transcription import (
     vtt,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.subtitles import cut_segments
 from izwi_api.services.transcription.transcribe import (

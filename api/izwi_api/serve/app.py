@@ -30,7 +30,7 @@ from izwi_api.routes.openapi import REFUSALS
 from izwi_api.services.context import Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.models.changes import ModelChanges
-from izwi_api.services.served_models import Registry, ServedModels
+from izwi_api.services.models.served import Registry, ServedModels
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems

@@ -15,7 +15,7 @@ from izwi.runner.planning import prepare_device
 from izwi_api.console import messages
 from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.services.served_models import LocalModels
+from izwi_api.services.models.served import LocalModels
 
 
 def load_models(

@@ -15,7 +15,7 @@ from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.chat.production_pace import ProductionPace
 from izwi_api.services.decoding import Decoder, InProcess
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.responses import StoredResponses

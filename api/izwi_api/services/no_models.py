@@ -10,7 +10,7 @@ from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Request
-from izwi_api.services.served_models import LocalModels
+from izwi_api.services.models.served import LocalModels
 from izwi_api.settings import Settings
 
 

@@ -22,7 +22,7 @@ from izwi.request.serialization import encode_line
 from izwi_api.cli.main import app
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.recording import recorded
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.speech.writer import open_speech_writer
 from tests.api.conftest import FakePrompt

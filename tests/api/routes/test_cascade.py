@@ -22,7 +22,7 @@ from izwi_api.schemas.cascade import CascadeBody
 from izwi_api.serve.app import create_app
 from izwi_api.services.chat.cascade import AudioPiece, Voice, open_spoken_answer
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
 from tests.api.scripted_chat import ScriptedRegistry

@@ -21,7 +21,7 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech import session as speech_stream
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.sessions import core

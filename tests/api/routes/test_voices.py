@@ -20,7 +20,7 @@ from izwi.errors import ModelNotFound
 from izwi.inputs.speech import VoicePrompt
 from izwi_api.serve.app import create_app
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import Settings
 from izwi_api.voices import files as voice_files

@@ -30,7 +30,7 @@ from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.auth import Auth
 from izwi_api.serve.app import create_app
 from izwi_api.serve.process_log import WithoutQueries
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.writer import open_speech_writer
 from izwi_api.settings import Access, Settings
 from izwi_api.usage import keys as key_ring

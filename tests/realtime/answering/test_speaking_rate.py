@@ -12,7 +12,7 @@ from izwi_api.realtime.protocol.speaking_rate import CHARACTERS_PER_S, SpeakingR
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.realtime.phone import Phone, call
 from tests.realtime.test_barge_in import ANSWER_S, OnlyChat, Tones

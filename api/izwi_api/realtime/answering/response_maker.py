@@ -37,7 +37,7 @@ from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.writer import default_writable_model
 from izwi_api.services.transcription.live import default_streaming_model
 from izwi_api.services.voices.names import resolve_voice

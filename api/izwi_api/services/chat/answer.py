@@ -21,7 +21,7 @@ from izwi.model.protocol import ChatModel
 from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
 from izwi_api.services.context import chunks_of, tokens_of
-from izwi_api.services.served_models import Registry, ServedModel
+from izwi_api.services.models.served import Registry, ServedModel
 from izwi_api.usage.metering import Charge
 
 _SEEDS = 1 << 64

@@ -22,7 +22,7 @@ from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
 from izwi.model.protocol import ChatModel, SpeechModel
 from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, open_answer
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.speakable import SpeakableText
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 

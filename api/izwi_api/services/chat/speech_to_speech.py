@@ -18,7 +18,7 @@ from izwi.model.protocol import ConversationModel
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import chunks_of, tokens_of
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.usage.metering import Charge, seconds
 
 

@@ -17,7 +17,7 @@ from izwi_api.schemas.cascade import CascadeBody, HeardMessage
 from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
 from izwi_api.services.chat.spoken_turns import decode_input_audio
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.transcribe import open_transcription
 
 

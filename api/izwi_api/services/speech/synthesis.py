@@ -25,7 +25,7 @@ from izwi.model.protocol import SpeechModel
 from izwi.model.tracks import Track
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of, frames_of
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 from izwi_api.usage.metering import Charge
 

@@ -26,7 +26,7 @@ from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord, AlignmentModel
 from izwi.request.request import Chunk
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import Speech
 from izwi_api.services.speech.text_shares import cut_text, spoken_shares
 from izwi_api.services.transcription.align import Aligner, find_aligner

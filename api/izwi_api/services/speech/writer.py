@@ -22,7 +22,7 @@ from izwi.model.protocol import SpeechModel
 from izwi.request.input_stream import TextPart, WritableModel
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of
-from izwi_api.services.served_models import ServedModel, ServedModels
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.services.speech.pausing_text import PausingText
 from izwi_api.services.speech.spoken_text import Pause, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence

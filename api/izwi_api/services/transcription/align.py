@@ -22,7 +22,7 @@ from izwi.model.alignment import AlignedWord, AlignmentModel
 from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of
-from izwi_api.services.served_models import ServedModel, ServedModels
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE, Segment, num_together
 from izwi_api.usage.metering import Charge, seconds
 

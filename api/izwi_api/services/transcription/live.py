@@ -29,7 +29,7 @@ from izwi.request.input_stream import (
 )
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
-from izwi_api.services.served_models import ServedModel, ServedModels
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.usage.metering import Charge, seconds
 
 SAMPLE_RATE = 16_000

@@ -26,7 +26,7 @@ from izwi.model.alignment import AlignmentModel
 from izwi.model.protocol import TranscriptionModel
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_api.usage.metering import Charge, seconds
 

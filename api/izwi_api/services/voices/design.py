@@ -17,7 +17,7 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput
 from izwi.model.protocol import SpeechModel
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.voices.encoding import (
     NewVoice,

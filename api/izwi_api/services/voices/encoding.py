@@ -14,7 +14,7 @@ from izwi.inputs.speech import VoicePrompt
 from izwi.model.capability import Capability
 from izwi.model.protocol import ClonesVoices, SpeechModel
 from izwi_api.services.context import Services, chunks_of
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.voices.clip_check import check_length
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
 

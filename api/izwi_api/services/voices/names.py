@@ -8,7 +8,7 @@ from izwi.errors import VoiceNotFound
 from izwi.inputs.speech import VoicePrompt
 from izwi.model.protocol import SpeechModel
 from izwi_api.services.context import Services
-from izwi_api.services.served_models import ServedModel
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import OPENAI_VOICES, Settings
 from izwi_api.voices.store import StoredVoice

@@ -16,7 +16,7 @@ from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import SpeechInput
 from izwi_api.services.chat.cascade import AudioPiece, SpokenAnswer, Voice, open_spoken_answer
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from tests.api.scripted_chat import ScriptedRegistry
 from tests.models.tiny_chat import write_tiny_chat

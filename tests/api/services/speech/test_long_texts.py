@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from izwi.errors import EngineStopped, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Request
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, Speech, open_speech
 from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech

@@ -16,7 +16,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.speech.writer import open_speech_writer
 

@@ -18,7 +18,7 @@ from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.inputs.speech import SpeechInput, TextMode
 from izwi.request.request import Chunk
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import encoded_audio, open_speech
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech

@@ -21,7 +21,7 @@ from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.request.request import Chunk, Reason
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.live import PartialText, SegmentText, open_live_transcription
 from izwi_api.services.transcription.transcribe import open_transcription

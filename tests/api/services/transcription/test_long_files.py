@@ -18,7 +18,7 @@ from izwi.audio.encode import wav_header
 from izwi.inputs.speech import TranscriptionInput
 from izwi_api.serve.app import create_app
 from izwi_api.services.decoding import InProcess
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import open_transcription
 from izwi_api.settings import Settings

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from izwi.errors import Overloaded, QuotaExceeded
 from izwi.inputs.speech import TranscriptionInput
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import open_transcription
 from izwi_api.usage.metering import Usage, current_usage

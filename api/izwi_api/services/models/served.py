@@ -37,7 +37,7 @@ FrontendT_co = TypeVar("FrontendT_co", bound=Capable, covariant=True)
 
 
 class Registry(Protocol):
-    """Models by the name under which they are served, as in `izwi.checkpoints.registry.Registry`."""
+    """The models of an engine by name, as in `izwi.checkpoints.registry.Registry`."""
 
     def names(self) -> list[str]:
         """Return all names, in the order of loading."""

@@ -14,7 +14,7 @@ from izwi.errors import IzwiError, Overloaded, QuotaExceeded
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi_api.services.chat.answer import open_answer
-from izwi_api.services.served_models import ServedModels
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.transcribe import open_transcription
 from izwi_api.usage.limits import KeyLimits
