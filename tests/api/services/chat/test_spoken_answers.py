@@ -97,7 +97,7 @@ async def test_the_first_audio_is_sent_before_the_answer_is_complete(engine, reg
 
 
 async def test_text_alone(engine, registry):
-    text, audio = await read(await answer(engine, registry, voice=None))
+    text, audio = await read(await answer(engine, registry, asked=None))
     assert (text, len(audio)) == (TEXT, 0)
 
 

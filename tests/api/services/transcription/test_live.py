@@ -17,7 +17,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
-from izwi.engine_client.protocol import Answer
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.request.request import Chunk, Reason
@@ -151,7 +151,10 @@ class ReportingEngine:
         self.answers_at_once = answers_at_once
         self.fails_with: BaseException | None = None
 
-    def submit(self, request):
+    def submit_all(self, requests):
+        return Answers(map(self._answer, requests))
+
+    def _answer(self, request):
         stream = ReportingStream(request)
         self.streams.append(stream)
         if self.fails_with is not None:
@@ -304,7 +307,7 @@ async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
 async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
     engine, threads = ReportingEngine(answers_at_once=True), set()
     live = await open_live_transcription(ServedModels(engine, registry).transcription(ASR))
-    next_step, prepare = live._stream.next_step, live._model.prepare_stream_step
+    next_step, prepare = live._stream.next_step, live._frontend.prepare_stream_step
 
     def seen():
         threads.add(threading.current_thread())
@@ -315,7 +318,7 @@ async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
         return prepare(*args)
 
     monkeypatch.setattr(live._stream, "next_step", seen)
-    monkeypatch.setattr(live._model, "prepare_stream_step", seen_too)
+    monkeypatch.setattr(live._frontend, "prepare_stream_step", seen_too)
     await live.feed(waveform(3.0))
     await live.finish()
     assert threads
