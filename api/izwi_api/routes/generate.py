@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
+from izwi.inputs.chat import ChatInput
 from izwi.model.capability import Capability
 from izwi.model.protocol import ChatModel
 from izwi_api.http.app_state import services_of
@@ -19,7 +20,7 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, json_body
-from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
+from izwi_api.schemas.generate import GenerateBody, SamplingOptions, generate_inputs, generated
 from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -43,10 +44,12 @@ async def generate(request: Request) -> Response:
 
 
 async def _generate(services: Services, body: GenerateBody) -> Response:
-    model = services.registry.chat(body.model or services.registry.default(Capability.CHAT))
+    name = body.model or services.registry.default(Capability.CHAT)
+    asks = generate_inputs(body, secrets.randbits(_SEED_BITS))
+    opening = _opened(services.registry.chat(name), asks, body.sampling_params)
     if body.stream:
-        return await live_response(_opened_events(model, body), MEDIA_TYPE)
-    async with _opened(model, body) as answers:
+        return await live_response(_opened_events(opening, body), MEDIA_TYPE)
+    async with opening as answers:
         await finish_all(answers)
     whole = [generated(answer, uuid4().hex) for answer in answers]
     return JSONResponse(whole if body.is_batch else whole[0])
@@ -54,25 +57,21 @@ async def _generate(services: Services, body: GenerateBody) -> Response:
 
 @asynccontextmanager
 async def _opened(
-    model: ServedModel[ChatModel], body: GenerateBody
+    model: ServedModel[ChatModel], asks: Sequence[ChatInput], params: SamplingOptions
 ) -> AsyncGenerator[list[ChatAnswer]]:
-    """Start all answers of a body, those of one prompt together."""
-    params = body.sampling_params
+    """Start all answers, those of one prompt together."""
     answers: list[ChatAnswer] = []
     async with AsyncExitStack() as opened:
-        for ask in generate_inputs(body, secrets.randbits(_SEED_BITS)):
+        for ask in asks:
             more = await open_answers(model, ask, stops=params.stop, count=params.n)
             answers += await opened.enter_async_context(more)
         yield answers
 
 
 async def _opened_events(
-    model: ServedModel[ChatModel], body: GenerateBody
+    opening: AbstractAsyncContextManager[Sequence[ChatAnswer]], body: GenerateBody
 ) -> AsyncGenerator[bytes]:
-    async with (
-        _opened(model, body) as answers,
-        aclosing(_events(body, answers)) as events,
-    ):
+    async with opening as answers, aclosing(_events(body, answers)) as events:
         async for one in events:
             yield one
 
