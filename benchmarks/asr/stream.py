@@ -26,6 +26,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.live import (
     LiveTranscription,
@@ -48,12 +49,14 @@ async def main(options: argparse.Namespace) -> None:
     config = EngineConfig(kv_bytes=options.kv_mib << 20, encoded_bytes=1 << 22, host_bytes=0)
     engine = AsyncEngine(Engine(registry.models, backend, config))
     engine.start()
-    async with await open_live_transcription(engine, registry, name) as warm:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(name)
+    ) as warm:
         await warm.feed(minute[: 20 * RATE])
         await warm.finish()
     rows = []
     async with await open_live_transcription(
-        engine, registry, name, chunk_s=options.chunk_s
+        ServedModels(engine, registry).transcription(name), chunk_s=options.chunk_s
     ) as live:
         for number in range(1, options.minutes + 1):
             row = await one_row(live, noisy(minute, seed=number), options.chunk_s)
@@ -108,7 +111,9 @@ async def one_minute(backend: TorchBackend, path: str | None) -> Float32:
     minute = np.zeros(MINUTE, np.float32)
     for place in range(8):
         text = " ".join(TEXTS[2 * (place % 4) : 2 * (place % 4) + 2])
-        speech = await open_speech(engine, registry, voice, SpeechInput(text, seed=place))
+        speech = await open_speech(
+            ServedModels(engine, registry).speech(voice), SpeechInput(text, seed=place)
+        )
         pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
         said = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE)[: PLACE - RATE // 2]
         minute[place * PLACE : place * PLACE + len(said)] = said

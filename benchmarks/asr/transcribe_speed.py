@@ -18,6 +18,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 
 
@@ -33,7 +34,9 @@ async def main(options: argparse.Namespace) -> None:
     if voice is None:
         samples = decode_audio(Path(options.audio), 16000)
     else:
-        speech = await open_speech(engine, registry, voice, SpeechInput(" ".join(TEXTS[:4])))
+        speech = await open_speech(
+            ServedModels(engine, registry).speech(voice), SpeechInput(" ".join(TEXTS[:4]))
+        )
         pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
         samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, 16000)
     times = []

@@ -19,6 +19,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.engine.async_engine import AsyncEngine
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi_api.services.context import chunks_of
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.align import find_aligner
 from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
@@ -41,7 +42,7 @@ class World:
 
     async def time(self, samples: Float32, text: str) -> list[float]:
         """Return start and end of each word in 24 kHz audio, in ms."""
-        aligner = find_aligner(self.engine, self.registry, self.aligner)
+        aligner = find_aligner(ServedModels(self.engine, self.registry), self.aligner)
         (words,) = await aligner.align([AlignmentInput(at_16k(samples), text)])
         return [1000 * time_s for word in words for time_s in (word.start_s, word.end_s)]
 
@@ -53,7 +54,9 @@ class World:
         """Transcribe 16 kHz audio."""
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(
-            self.engine, self.registry, self.asr, ask, PieceOptions(detects_speech=detects_speech)
+            ServedModels(self.engine, self.registry).transcription(self.asr),
+            ask,
+            PieceOptions(detects_speech=detects_speech),
         )
         await transcription.finish()
         return transcription.text
@@ -61,7 +64,7 @@ class World:
     async def say(self, text: str, **ask: Any) -> Float32:
         """Speak a text; return (n,) float32 at 24 kHz."""
         speech = await open_speech(
-            self.engine, self.registry, self.tts, SpeechInput(text=text, **ask)
+            ServedModels(self.engine, self.registry).speech(self.tts), SpeechInput(text=text, **ask)
         )
         parts = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
         return np.concatenate(parts) if parts else np.zeros(SAMPLE_RATE // 10, np.float32)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Reason, Request
@@ -67,14 +68,11 @@ class InstantSpeech:
         return Request(request_id, model, InstantPrompt(), seed=ask.seed, max_entries=64, ask=ask)
 
 
-class InstantStream:
-    """An output stream that yields the same chunks, each in a separate turn of the event loop."""
+class InstantAnswer(Answer):
+    """An answer that yields the same chunks, each in a separate turn of the event loop."""
 
     def __init__(self, chunks: Sequence[Chunk]):
         self._left = iter(chunks)
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self
 
     async def __anext__(self) -> Chunk:
         await asyncio.sleep(0)
@@ -110,11 +108,15 @@ class InstantEngine:
         """Mark the engine as not ready."""
         self.alive = False
 
-    def submit_all(self, requests: Sequence[Request]) -> list[InstantStream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Return the output at once."""
-        return [
-            InstantStream([*[self._chunk] * (request.seed - 1), self._last]) for request in requests
-        ]
+        return Answers(
+            InstantAnswer([*[self._chunk] * (request.seed - 1), self._last]) for request in requests
+        )
+
+    def submit(self, request: Request) -> Answer:
+        """Return the output at once."""
+        return self.submit_all([request])[0]
 
 
 class InstantRegistry:
@@ -131,6 +133,10 @@ class InstantRegistry:
         """Return the model."""
         del name
         return self._model
+
+    def fingerprint(self, name: str) -> str:
+        """Return the same text for every model."""
+        return name
 
     speech = model
 

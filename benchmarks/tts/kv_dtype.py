@@ -22,6 +22,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.layers import KVSpec
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.transcribe import open_transcription
 
@@ -38,7 +39,7 @@ class Voice:
     async def say(self, text: str) -> tuple[list[list[int]], np.ndarray[Any, Any]]:
         """Speak a text greedily; return codes and 24 kHz audio."""
         ask = SpeechInput(text=text, voice=None, temperature=0.0)
-        speech = await open_speech(self.engine, self.registry, self.tts, ask)
+        speech = await open_speech(ServedModels(self.engine, self.registry).speech(self.tts), ask)
         codes: list[list[int]] = []
         audio = []
         async for chunk in speech.chunks():
@@ -51,7 +52,9 @@ class Voice:
         """Transcribe 24 kHz audio."""
         samples = soxr.resample(audio, 24_000, 16_000).astype(np.float32)
         ask = TranscriptionInput(samples)
-        transcription = await open_transcription(self.engine, self.registry, self.asr, ask)
+        transcription = await open_transcription(
+            ServedModels(self.engine, self.registry).transcription(self.asr), ask
+        )
         await transcription.finish()
         return transcription.text
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import Observer, SteppingThread
 from izwi.engine_client.output_stream import Stream, failure
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
 
 
 class AsyncEngine:
-    """An engine in this process. Implements `izwi.engine_client.protocol.EngineClient`.
+    """An engine in this process. Implements `EngineClient`, and the source of its answers.
 
     All methods are safe to call from any event loop.
     """
@@ -53,14 +54,14 @@ class AsyncEngine:
         """Stop after the step in flight; live requests end with EngineStopped."""
         await asyncio.to_thread(self._thread.stop)
 
-    def submit(self, request: Request) -> Stream:
-        """Queue a request and return its stream; see `submit_all`."""
+    def submit(self, request: Request) -> Answer:
+        """Queue a request and return its answer; see `submit_all`."""
         return self.submit_all([request])[0]
 
-    def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
-        """Queue requests so that they enter the same step, and return their streams in order.
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
+        """Queue requests so that they enter the same step, and return their answers in order.
 
-        All are queued or none. If the queue refuses one, or an id is already in use, every stream
+        All are queued or none. If the queue refuses one, or an id is already in use, every answer
         ends with that error.
 
         Raises:
@@ -77,12 +78,12 @@ class AsyncEngine:
             refused = InvalidRequest(f"request {taken[0]!r} is running already")
             for stream in streams:
                 stream.put(failure(stream.request_id, refused))
-            return streams
+            return Answers(streams)
         if not self._thread.submit(requests):
             for request_id in ids:
                 self._streams.pop(request_id, None)
             raise EngineStopped("the engine has stopped")
-        return streams
+        return Answers(streams)
 
     def abort(self, request_id: str) -> None:
         """End a request before its next step."""

@@ -1,23 +1,40 @@
-"""The output stream of one request, for an asyncio reader. Knows no engine and no torch."""
+"""The answer to one request, for an asyncio reader. Knows no engine and no torch."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from izwi.arrays import Int64
+from izwi.engine_client.protocol import Answer
 from izwi.request.request import Chunk, Reason
 
 
 class Source(Protocol):
-    """The source of a stream's chunks: an engine in this process or another."""
+    """The source of a stream's chunks: an engine in this process or another.
+
+    Commands about a request take effect before its next step, in the order in which they are given.
+    They do nothing if it has ended.
+    """
 
     @property
     def max_backlog(self) -> int:
         """Unread chunks at which backpressure stops the request."""
+        ...
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; `closed`: nothing more will be written."""
+        ...
+
+    def pause(self, request_id: str) -> None:
+        """Pause a request before the next step."""
+        ...
+
+    def resume(self, request_id: str) -> None:
+        """Resume a paused request with the next sample or token."""
         ...
 
     def abort(self, request_id: str) -> None:
@@ -29,8 +46,8 @@ class Source(Protocol):
         ...
 
 
-class Stream(AsyncIterator[Chunk]):
-    """The chunks of one request, in order; the last one has a reason."""
+class Stream(Answer):
+    """An answer whose chunks are queued as they arrive, in order; the last one has a reason."""
 
     def __init__(self, request_id: str, source: Source, loop: asyncio.AbstractEventLoop):
         self.request_id = request_id
@@ -50,8 +67,23 @@ class Stream(AsyncIterator[Chunk]):
             self._source.set_backpressure(self.request_id, False)
         return chunk
 
+    def write(self, text_ids: Sequence[int], closed: bool) -> None:
+        """See `Answer.write`."""
+        if not self._ended:
+            self._source.write(self.request_id, text_ids, closed)
+
+    def pause(self) -> None:
+        """See `Answer.pause`."""
+        if not self._ended:
+            self._source.pause(self.request_id)
+
+    def resume(self) -> None:
+        """See `Answer.resume`."""
+        if not self._ended:
+            self._source.resume(self.request_id)
+
     def abort(self) -> None:
-        """Abort: the engine ends the request before its next step. Do nothing if it has ended."""
+        """See `Answer.abort`."""
         if not self._ended:
             self._source.abort(self.request_id)
 

@@ -3,22 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
 
 
-class OutputStream(Protocol):
-    """The output of one request, chunk by chunk; the last chunk has a reason."""
-
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
-
-    async def __anext__(self) -> Chunk: ...
+class Abortable:
+    """A context manager that aborts what still runs when it is left, however it is left."""
 
     def abort(self) -> None:
-        """Stop the request. Call it when the reader leaves; a second call does nothing."""
-        ...
+        """Stop; a second call does nothing."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Abort what still runs."""
+        self.abort()
+
+
+class Answer(Abortable, AsyncIterator[Chunk]):
+    """The answer to one request, chunk by chunk; the last chunk has a reason.
+
+    Leaving its context aborts the request, unless it has ended. Commands take effect before the
+    request's next step, in the order in which they are given. They do nothing if it has ended.
+    """
+
+    def write(self, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; `closed`: nothing more will be written."""
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Pause the request; its compute is free for others, and its memory if they need it."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Resume a paused request with the next sample or token."""
+        raise NotImplementedError
+
+
+AbortableT = TypeVar("AbortableT", bound=Abortable)
+
+
+class Answers(Abortable, tuple[AbortableT, ...]):
+    """Answers that were opened together; leaving the context aborts all of them."""
+
+    __slots__ = ()
+
+    def abort(self) -> None:
+        """Abort all of them."""
+        for answer in self:
+            answer.abort()
 
 
 class EngineClient(Protocol):
@@ -26,11 +64,8 @@ class EngineClient(Protocol):
 
     Implemented by `izwi.engine.async_engine.AsyncEngine`, whose engine steps in this process, and
     by `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client
-    that submitted it and is identified by its id alone. So a client may run it on any of several
-    engines, and resume it on another one if its engine dies; the reader notices a pause.
-
-    Commands about a request take effect before its next step, in the order in which they are given.
-    They do nothing if it has ended.
+    that submitted it, and its answer is the only handle on it. So a client may run it on any of
+    several engines, and resume it on another one if its engine dies; the reader notices a pause.
     """
 
     @property
@@ -51,28 +86,12 @@ class EngineClient(Protocol):
         """Disconnect; requests in flight end with EngineStopped."""
         ...
 
-    def submit(self, request: Request) -> OutputStream:
-        """Submit a request. Raises EngineStopped; a refusal by the queue ends the stream."""
+    def submit(self, request: Request) -> Answer:
+        """Submit a request. Raises EngineStopped; a refusal by the queue ends the answer."""
         ...
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Submit requests that start together, all or none; raises as `submit`."""
-        ...
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Add text ids to a request with open input; `closed`: nothing more will be written."""
-        ...
-
-    def pause(self, request_id: str) -> None:
-        """Pause a request; its compute is free for others, and its memory if they need it."""
-        ...
-
-    def resume(self, request_id: str) -> None:
-        """Resume a paused request with the next sample or token."""
-        ...
-
-    def abort(self, request_id: str) -> None:
-        """End a request."""
         ...
 
     async def add(self, name: str, model: Model) -> None:
@@ -93,64 +112,3 @@ class EngineClient(Protocol):
             EngineStopped: The engine is not running.
         """
         ...
-
-
-class ForwardingEngine:
-    """An engine client that forwards to another one; subclasses override what they change.
-
-    Args:
-        engine: The client to forward to. Errors are raised as they are.
-    """
-
-    def __init__(self, engine: EngineClient):
-        self._engine = engine
-
-    @property
-    def alive(self) -> bool:
-        """See `EngineClient.alive`."""
-        return self._engine.alive
-
-    @property
-    def load(self) -> Mapping[str, Mapping[str, float]]:
-        """See `EngineClient.load`."""
-        return self._engine.load
-
-    def start(self) -> None:
-        """See `EngineClient.start`."""
-        self._engine.start()
-
-    async def stop(self) -> None:
-        """See `EngineClient.stop`."""
-        await self._engine.stop()
-
-    def submit(self, request: Request) -> OutputStream:
-        """See `EngineClient.submit`."""
-        return self._engine.submit(request)
-
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
-        """See `EngineClient.submit_all`."""
-        return self._engine.submit_all(requests)
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """See `EngineClient.write`."""
-        self._engine.write(request_id, text_ids, closed)
-
-    def pause(self, request_id: str) -> None:
-        """See `EngineClient.pause`."""
-        self._engine.pause(request_id)
-
-    def resume(self, request_id: str) -> None:
-        """See `EngineClient.resume`."""
-        self._engine.resume(request_id)
-
-    def abort(self, request_id: str) -> None:
-        """See `EngineClient.abort`."""
-        self._engine.abort(request_id)
-
-    async def add(self, name: str, model: Model) -> None:
-        """See `EngineClient.add`."""
-        await self._engine.add(name, model)
-
-    async def remove(self, name: str) -> None:
-        """See `EngineClient.remove`."""
-        await self._engine.remove(name)

@@ -23,6 +23,7 @@ class TextPart:
         request: Request to submit before writing; only in the first part of a piece.
         ids: Text ids to write to it, in order.
         closed: The piece is complete.
+        num_characters: Of the piece, if its request has all of its text; 0 if that is written.
     """
 
     piece: int
@@ -30,6 +31,7 @@ class TextPart:
     request: Request | None
     ids: tuple[int, ...]
     closed: bool
+    num_characters: int = 0
 
 
 class TextStream(Protocol):

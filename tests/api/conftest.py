@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.inputs.chat import AnswerText
 from izwi.inputs.speech import Transcript, VoicePrompt
@@ -229,7 +230,7 @@ class FakeRegistry:
         raise ModelNotFound("no such model is served", param="model")
 
 
-class FakeStream:
+class FakeStream(Answer):
     def __init__(self, engine, request):
         self.engine, self.request = engine, request
         self.queue = asyncio.Queue()
@@ -238,13 +239,14 @@ class FakeStream:
         engine.live[request.request_id] = self
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def __aiter__(self):
-        return self
-
     async def __anext__(self):
         if self.ended and self.queue.empty():
             raise StopAsyncIteration
         return await self.queue.get()
+
+    def write(self, text_ids, closed):
+        for text in ("".join(map(chr, text_ids)), *([""] if closed else [])):
+            self.written.put_nowait(text)
 
     def abort(self):
         if not self.ended:
@@ -349,12 +351,7 @@ class FakeEngine:
         streams = [FakeStream(self, request) for request in requests]
         for stream in streams:  # all or none
             stream.refused = any("\x02" in request.prompt.text for request in requests)
-        return streams
-
-    def write(self, request_id, text_ids, closed):
-        if stream := self.live.get(request_id):
-            for text in ("".join(map(chr, text_ids)), *([""] if closed else [])):
-                stream.written.put_nowait(text)
+        return Answers(streams)
 
 
 @pytest.fixture(scope="session")

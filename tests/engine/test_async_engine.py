@@ -10,7 +10,7 @@ import pytest
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.in_flight import Results
 from izwi.errors import EngineStopped, Overloaded
-from izwi.request.request import Chunk, Reason
+from izwi.request.request import Chunk, Reason, Request
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import OverSockets, toy_engine, until
 
@@ -74,6 +74,78 @@ async def test_a_reader_that_leaves_frees_its_place_within_two_steps(open_engine
     assert engine.load["toy"]["available_pages"] == engine.load["toy"]["pages"]
     stream.abort()
     await engine.stop()
+
+
+async def nothing_runs(engine: AnyEngine) -> None:
+    await until(lambda: not engine.load["toy"]["running"] + engine.load["toy"]["waiting"])
+    assert engine.load["toy"]["available_pages"] == engine.load["toy"]["pages"]
+
+
+def endless(name: str) -> Request:
+    return toy_request(name, 5, seed=1, frames=4000)
+
+
+async def test_left_context_aborts_its_request(open_engine: Open) -> None:
+    engine = await open_engine()
+    async with engine.submit(endless("a")) as answer:
+        await anext(answer)
+    assert (await read(answer))[-1].reason is Reason.ABORTED
+    await nothing_runs(engine)
+
+
+async def test_error_before_the_first_chunk_aborts_the_request(open_engine: Open) -> None:
+    engine = await open_engine()
+    with pytest.raises(ValueError, match="no"):
+        async with engine.submit_all([endless("a"), endless("b")]):
+            raise ValueError("no")
+    await nothing_runs(engine)
+
+
+async def test_cancelled_reader_aborts_its_request(open_engine: Open) -> None:
+    engine = await open_engine()
+    begun = asyncio.Event()
+
+    async def reads() -> None:
+        async with engine.submit(endless("a")) as answer:
+            await anext(answer)
+            begun.set()
+            await asyncio.Event().wait()
+
+    reading = asyncio.create_task(reads())
+    await begun.wait()
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert reading.cancelled()
+    await nothing_runs(engine)
+
+
+async def test_generator_that_never_starts_has_submitted_nothing(open_engine: Open) -> None:
+    engine = await open_engine()
+
+    async def chunks() -> AsyncIterator[Chunk]:
+        async with engine.submit(endless("a")) as answer:
+            async for chunk in answer:
+                yield chunk
+
+    never, left = chunks(), chunks()
+    await anext(left)
+    await left.aclose()
+    await never.aclose()
+    await nothing_runs(engine)
+
+
+async def test_answer_that_has_ended_sends_no_commands(open_engine: Open) -> None:
+    """Its id may be in use again."""
+    engine = await open_engine()
+    async with engine.submit(toy_request("a", 5, seed=1, frames=3)) as ended:
+        await read(ended)
+        async with engine.submit(toy_request("a", 5, seed=1, frames=9)) as second:
+            ended.pause()
+            ended.write([1], True)
+            ended.abort()
+            chunks = await asyncio.wait_for(read(second), 60)
+    assert chunks[-1].reason is not Reason.ABORTED
+    assert sum(len(chunk.entries) for chunk in chunks) == 9
 
 
 async def test_a_stalled_reader_causes_backpressure_and_loses_nothing(

@@ -19,6 +19,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
 
@@ -62,7 +63,8 @@ class World:
 
     async def say(self, text: str, **ask) -> tuple[Float32, list[list[int]]]:
         speech = await open_speech(
-            self.engine, self.registry, "izwi-tiny-tts", SpeechInput(text, **ask)
+            ServedModels(self.engine, self.registry).speech("izwi-tiny-tts"),
+            SpeechInput(text, **ask),
         )
         chunks = [chunk async for chunk in speech.chunks()]
         pcm = np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
@@ -71,9 +73,7 @@ class World:
     async def transcribe(self, pcm: Float32, *, detects_speech: bool = True) -> str:
         ask = TranscriptionInput(soxr.resample(pcm, 24000, 16000).astype(np.float32))
         heard = await open_transcription(
-            self.engine,
-            self.registry,
-            "izwi-tiny-asr",
+            ServedModels(self.engine, self.registry).transcription("izwi-tiny-asr"),
             ask,
             PieceOptions(detects_speech=detects_speech),
         )
@@ -137,7 +137,8 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
 ) -> None:
     text = " ".join(SENTENCES)
     speech = await open_speech(
-        world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
+        ServedModels(world.engine, world.registry).speech("izwi-tiny-tts"),
+        SpeechInput(text, voice="basil", seed=5),
     )
     frames_at_first_audio, pieces = None, []
     async for chunk in speech.chunks():

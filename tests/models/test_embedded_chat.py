@@ -15,7 +15,8 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
-from izwi_api.services.chat.answer import Answer, open_answer
+from izwi_api.services.chat.answer import ChatAnswer, open_answer
+from izwi_api.services.models.served import ServedModels
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
@@ -37,10 +38,10 @@ class World:
         self.registry.load(NAME)
         self.engine = AsyncEngine(Engine(self.registry.models, backend, EngineConfig()))
 
-    async def answer(self, listed: list[dict], tools: tuple[str, ...] = ()) -> Answer:
+    async def answer(self, listed: list[dict], tools: tuple[str, ...] = ()) -> ChatAnswer:
         asked = json.dumps([TOOLS[name] for name in tools]) if tools else ""
         ask = ChatInput(tuple(map(_message, listed)), seed=0, tools=asked)
-        answer = await open_answer(self.engine, self.registry, NAME, ask)
+        answer = await open_answer(ServedModels(self.engine, self.registry).chat(NAME), ask)
         await answer.finish()
         return answer
 

@@ -17,6 +17,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription.transcribe import open_transcription
 
 CLIP = Path(__file__).parent / "sounds" / "kokoro-after-all.opus"
@@ -35,7 +36,9 @@ async def test_a_voice_like_a_person_is_heard() -> None:
     clip = soxr.resample(samples, rate, 16_000).astype(np.float32)
     heard = {}
     for name in (PEOPLE, ESPEAK):
-        transcription = await open_transcription(engine, registry, name, TranscriptionInput(clip))
+        transcription = await open_transcription(
+            ServedModels(engine, registry).transcription(name), TranscriptionInput(clip)
+        )
         await transcription.finish()
         heard[name] = transcription.text
     await engine.stop()

@@ -17,6 +17,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
 from izwi_api.realtime.protocol.settings import Transcription
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.realtime.virtual import SteppedEngine, run_virtually
 from tests.realtime.world import TTS, World
@@ -144,7 +145,7 @@ def main():
 
 async def _heard(world, home):
     engine = SteppedEngine(world.engine)
-    services = Services(engine, world.registry, Settings(home=home), None)
+    services = Services(engine, ServedModels(engine, world.registry), Settings(home=home), None)
     rows = []
     for said, rest in hesitations():
         heard = {}

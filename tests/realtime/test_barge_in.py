@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from izwi.engine_client.protocol import Abortable
 from izwi.errors import ModelNotFound
 from izwi.model.capability import Capability
 from izwi.request.request import Reason
@@ -17,6 +18,7 @@ from izwi_api.realtime.protocol.settings import RealtimeSettings
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.examples import examples
 from tests.realtime.hearing.test_vad import voice
@@ -27,7 +29,7 @@ ANSWER_S = 3.0
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
-class Tones:
+class Tones(Abortable):
     """An answer of known audio, generated a little faster than it is played."""
 
     sample_rate = RATE
@@ -69,7 +71,10 @@ class OnlyChat:
         return "chat"
 
     def names(self):
-        return []
+        return ["chat"]
+
+    def fingerprint(self, name):
+        return name
 
     def model(self, name):
         return SimpleNamespace(capabilities=frozenset())
@@ -107,7 +112,7 @@ async def converse(disturbances, made):
         while phone.is_answering:
             await phone.be_silent(0.2)
 
-    services = Services(engine, OnlyChat(), Settings(), None)
+    services = Services(engine, ServedModels(engine, OnlyChat()), Settings(), None)
     await call(services, RealtimeSettings(model="chat"), phone, script())
     return phone
 

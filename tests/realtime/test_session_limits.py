@@ -19,6 +19,7 @@ from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.items import Conversation, parse_item
 from izwi_api.realtime.protocol.settings import RealtimeSettings, wire_format
 from izwi_api.realtime.session import RealtimeSession
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.production_pace import ProductionPace
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
@@ -29,7 +30,10 @@ class _Nothing:
     """A registry without models."""
 
     def names(self) -> list[str]:
-        return []
+        return ["chat"]
+
+    def fingerprint(self, name: str) -> str:
+        return name
 
     def default(self, capability: object) -> str:
         raise ModelNotFound("nothing is served")
@@ -43,14 +47,14 @@ WIRE = wire_format(RealtimeSettings(model="chat").audio.input.format)
 
 @dataclass
 class _Services:
-    registry: _Nothing
+    registry: ServedModels
     engine: SimpleNamespace
     settings: Settings = field(default_factory=Settings)
     pace: ProductionPace = field(default_factory=ProductionPace)
     report_answer: object = None
 
 
-SERVICES = _Services(_Nothing(), SimpleNamespace())
+SERVICES = _Services(ServedModels(SimpleNamespace(), _Nothing()), SimpleNamespace())
 
 
 class FakeWire:

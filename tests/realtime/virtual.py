@@ -18,6 +18,7 @@ from unittest import mock
 
 from izwi.engine.engine import Engine
 from izwi.engine_client.output_stream import Stream, aborted, failure
+from izwi.engine_client.protocol import Answers
 from izwi.errors import EngineStopped
 from izwi.request.request import Chunk, Request
 from izwi_api.serve.resumable_request import ResumableRequest
@@ -145,7 +146,7 @@ class SteppedEngine:
             kept = ResumableRequest(request, weakref.ref(stream))
             self._requests[request.request_id] = kept
         self._wake.set()
-        return streams
+        return Answers(streams)
 
     def write(self, request_id, text_ids, closed):
         if (request := self._requests.get(request_id)) is not None and not request.closed:

@@ -19,6 +19,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.answering import response_maker
 from izwi_api.realtime.protocol.settings import RealtimeSettings, updated
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
 from tests.api.scripted_chat import ScriptedRegistry
@@ -78,7 +79,8 @@ class World:
             settings = Settings(home=self.home, **(server or {}))
             made, voices = Phone(**phone), VoiceStore(self.home)
             count = made.prepared.append
-            services = Services(engine, self.registry, settings, voices, count_prepared=count)
+            models = ServedModels(engine, self.registry)
+            services = Services(engine, models, settings, voices, count_prepared=count)
             services = dataclasses.replace(services, report_answer=made.figures.append)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)

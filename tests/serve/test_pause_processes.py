@@ -21,7 +21,7 @@ from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
-from izwi.engine_client.protocol import OutputStream
+from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Chunk, Reason, Request
@@ -149,11 +149,11 @@ def prepare():
     return prepare
 
 
-async def read(stream: OutputStream) -> list[Chunk]:
+async def read(stream: Answer) -> list[Chunk]:
     return [chunk async for chunk in stream]
 
 
-async def finished(stream: OutputStream) -> list[Chunk]:
+async def finished(stream: Answer) -> list[Chunk]:
     chunks = await asyncio.wait_for(read(stream), 300)
     assert chunks[-1].reason is Reason.LENGTH, chunks[-1].error
     return chunks
@@ -203,7 +203,7 @@ async def test_a_higher_priority_takes_the_place_of_what_runs(opened, prepare):
     async with opened as client:
         ended: list[str] = []
 
-        async def run(stream: OutputStream, name: str) -> list[Chunk]:
+        async def run(stream: Answer, name: str) -> list[Chunk]:
             chunks = await finished(stream)
             ended.append(name)
             return chunks

@@ -322,15 +322,13 @@ async def test_an_invalid_command_is_only_logged(engine, caplog):
     assert "invalid message" in caplog.text
 
 
-async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine, monkeypatch):
+async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine):
     class NoPrompt(Struct, tag=True):
         num_positions: int = 1
 
-    monkeypatch.setattr(wire, "_without_ask", lambda request: replace(request, prompt=NoPrompt()))
-    broken = engine.submit(toy_request("a", 5, 1, 5))
+    broken = engine.submit(replace(toy_request("a", 5, 1, 5), prompt=NoPrompt()))
     chunks = await asyncio.wait_for(read(broken), 60)
     assert chunks[-1].reason is Reason.ERROR
-    monkeypatch.undo()
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 60)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
 

@@ -116,9 +116,9 @@ def speech_requests(registry):
     )
 
 
-def written_requests(registry):
+def written_requests(registry, max_new_tokens=40):
     stream = registry.speech("custom_voice").text_stream(
-        "written", "custom_voice", SpeechInput("", max_new_tokens=40)
+        "written", "custom_voice", SpeechInput("", max_new_tokens=max_new_tokens)
     )
     parts = [*stream.write("Hello there, my friend. How are you?"), *stream.close()]
     return [part.request for part in parts if part.request is not None]
@@ -174,18 +174,18 @@ def test_all_that_the_models_prepare_arrives_as_it_was(registry):
     assert {type(request.prompt) for request in made} == known
     for request in made:
         assert_same(crossed(request, with_ask=True), request)
-        plain = crossed(request)
-        assert_same(replace(plain, ask=None), replace(request, ask=None))
-        if not request.open_input:
-            assert plain.ask is None
+        assert_same(crossed(request), replace(request, ask=None))
 
 
 def test_limits_of_open_texts_go_along_but_not_their_clips(registry):
     (request,) = written_requests(registry)[:1]
     clip = ReferenceClip(NOISE, "la la la")
     request = replace(request, ask=replace(request.ask, voice=clip))
-    assert crossed(request).ask.max_new_tokens == 40
-    assert crossed(request).ask.voice is None
+    assert crossed(request).max_entries == 39
+    assert not crossed(request).prompt.limits_frames
+    assert crossed(request).ask is None
+    (unlimited,) = written_requests(registry, max_new_tokens=None)[:1]
+    assert crossed(unlimited).prompt.limits_frames
 
 
 @st.composite

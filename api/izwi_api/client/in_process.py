@@ -18,7 +18,7 @@ from izwi_api.environment import read_settings
 from izwi_api.http.errors import caller_is_own_process
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.app import create_app
-from izwi_api.services.no_models import services_without_models
+from izwi_api.services.no_models import without_models
 from izwi_api.settings import Access, Settings
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ async def running_app(models: Sequence[str], runtime: RuntimeOptions) -> AsyncGe
 def _create(models: Sequence[str], runtime: RuntimeOptions) -> FastAPI:
     settings = read_settings(os.environ)
     if not models:
-        services = services_without_models(settings)
+        local = without_models(settings)
     else:
         # torch takes seconds to load
         from izwi_api.serve import local_services
 
-        services = local_services.open_services(models, runtime)
-    return create_app(services.engine, services.registry, own_settings(settings))
+        local = local_services.open_services(models, runtime)
+    return create_app(local.engine, local.registry, own_settings(settings))
 
 
 def own_settings(settings: Settings) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
@@ -20,7 +19,6 @@ class AppState:
     """Objects that live as long as the app.
 
     Attributes:
-        aliases: Returns alias -> name for the models that are served now.
         sessions: The live sessions.
     """
 
@@ -29,7 +27,6 @@ class AppState:
     started_at: int
     drain: Drain
     changes: ModelChanges
-    aliases: Callable[[], Mapping[str, str]]
     client_secrets: ClientSecrets
     sessions: OpenSessions
 

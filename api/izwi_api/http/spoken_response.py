@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import JSONResponse, Response
 
@@ -48,10 +49,6 @@ class SpokenPieces(Protocol[Text_co]):
         """Yield text and audio as they come."""
         ...
 
-    def abort(self) -> None:
-        """Abort the answer."""
-        ...
-
 
 class Completion(Protocol[Text_contra]):
     """The JSON of one answer, whole or in pieces that share an id."""
@@ -85,47 +82,60 @@ class Completion(Protocol[Text_contra]):
         ...
 
 
-async def spoken_response(
-    body: StreamFields,
-    answer: SpokenPieces[Text],
-    completion: Completion[Text],
-    audio_format: str | None,
-    keep: Keep,
-) -> Response:
-    """Respond with an answer in the requested form; abort the answer on any failure.
+@dataclass(frozen=True, slots=True)
+class Spoken(Generic[Text]):
+    """An answer that was opened, and how to respond with it.
 
-    Args:
-        body: The request.
+    Attributes:
         answer: The answer, not yet read.
         completion: Its JSON.
         audio_format: One of `izwi.audio.encode.FORMATS`; None sends no audio.
         keep: Called when the answer is complete. Stores it under its id, and returns the expiry in
             seconds since 1970; None if there is nothing to store.
+    """
+
+    answer: SpokenPieces[Text]
+    completion: Completion[Text]
+    audio_format: str | None
+    keep: Keep
+
+    def encoder(self) -> StreamEncoder | None:
+        """Return the encoder of its audio, if it is sent."""
+        if self.audio_format is None:
+            return None
+        assert self.answer.sample_rate is not None
+        return stream_encoder(self.audio_format, self.answer.sample_rate)
+
+
+async def spoken_response(
+    body: StreamFields, opening: AbstractAsyncContextManager[Spoken[Text]]
+) -> Response:
+    """Respond with an answer in the requested form.
+
+    Args:
+        body: The request.
+        opening: Opens the answer; it is left when the response is complete, or has failed.
 
     Raises:
         IzwiError: It failed before the response started.
     """
-    try:
-        encoder = None
-        if audio_format is not None:
-            assert answer.sample_rate is not None
-            encoder = stream_encoder(audio_format, answer.sample_rate)
-        if body.stream:
-            events = _events(answer, completion, encoder, keep, body)
-            return await live_response(events, MEDIA_TYPE)
-        return JSONResponse(await _whole(answer, completion, encoder, keep))
-    except BaseException:
-        # A generator that was never started does not run its `finally`.
-        answer.abort()
-        raise
+    if body.stream:
+        return await live_response(_opened_events(opening, body), MEDIA_TYPE)
+    async with opening as spoken:
+        return JSONResponse(await _whole(spoken))
 
 
-async def _whole(
-    answer: SpokenPieces[Text],
-    completion: Completion[Text],
-    encoder: StreamEncoder | None,
-    keep: Keep,
-) -> dict[str, Any]:
+async def _opened_events(
+    opening: AbstractAsyncContextManager[Spoken[Text]], body: StreamFields
+) -> AsyncGenerator[bytes]:
+    async with opening as spoken, aclosing(_events(spoken, body)) as events:
+        async for one in events:
+            yield one
+
+
+async def _whole(spoken: Spoken[Text]) -> dict[str, Any]:
+    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+    encoder = spoken.encoder()
     file, num_samples = bytearray(), 0
     async with aclosing(answer.pieces()) as pieces:
         async for piece in pieces:
@@ -138,13 +148,9 @@ async def _whole(
     return completion.full(with_length(bytes(file), num_samples), await keep())
 
 
-async def _events(
-    answer: SpokenPieces[Text],
-    completion: Completion[Text],
-    encoder: StreamEncoder | None,
-    keep: Keep,
-    body: StreamFields,
-) -> AsyncGenerator[bytes]:
+async def _events(spoken: Spoken[Text], body: StreamFields) -> AsyncGenerator[bytes]:
+    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+    encoder = spoken.encoder()
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
     begun = False

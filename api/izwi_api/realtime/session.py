@@ -51,7 +51,6 @@ from izwi_api.realtime.protocol.settings import (
 )
 from izwi_api.realtime.turns.events import Cancel
 from izwi_api.services.context import Services
-from izwi_api.services.live_engine import LiveEngine
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import INTERNAL, SessionOver
 
@@ -86,7 +85,7 @@ class RealtimeSession:
         tracks: Callable[[AppendAudio], Sequence[Work]] | None = None,
         rate_limits: Callable[[], list[dict[str, object]]] = list,
     ):
-        services = replace(services, engine=LiveEngine(services.engine))
+        services = replace(services, registry=services.registry.live())
         self._session, self._services = session, services
         self._maker = ResponseMaker(services)
         self._rate_limits = rate_limits

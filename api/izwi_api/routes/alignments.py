@@ -43,7 +43,7 @@ async def _answer(
 ) -> Response:
     content = form.file("file")
     # An unknown model is reported before the file is decoded.
-    aligner = find_aligner(services.engine, services.registry, fields.model)
+    aligner = find_aligner(services.registry, fields.model)
     limits = services.settings.upload_limits
     await upload.wait_for_turn()
     with await services.decoder.spool(content, SAMPLE_RATE, limits) as audio:

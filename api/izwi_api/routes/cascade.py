@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.responses import Response
 
 from izwi.inputs.speech import SpeechInput
-from izwi_api.http.spoken_response import spoken_response
+from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.cascade import CascadeBody, chat_body
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import FORMATS
+from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.cascade_completion import CascadeCompletion
 from izwi_api.services.chat.transcribed_turns import kept_text, placeholders, transcribe_turns
@@ -51,25 +53,26 @@ async def speak_answer(services: Services, values: Mapping[str, Any]) -> Respons
     asked.check()
     spoken_with = asked.audio
     assert spoken_with is not None
-    speech_model = str(values.get("speech_model") or default_writable_model(services.registry))
+    name = str(values.get("speech_model") or default_writable_model(services.registry))
+    speech_model = services.registry.speech(name)
     voice = await resolve_voice(services, speech_model, spoken_with.voice_name)
     body, num_heard = await transcribed_body(services, values)
     seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed
-    spoken = await open_spoken_answer(
-        services.engine,
-        services.registry,
-        body.model,
-        chat_input(body, seed),
-        Voice(speech_model, SpeechInput("", voice=voice, seed=seed)),
-        stops=body.stop,
-    )
-    answers = services.answers
-    completion = CascadeCompletion(body.model, answers.new_id(), spoken, num_heard)
+    kept, audio_format = services.answers, FORMATS[spoken_with.format]
 
-    async def keep() -> int | None:
-        if not (text := spoken.answer.content):
-            return None
-        said = kept_text(text)
-        return (await answers.keep(key_name(), body.model, said, completion.audio_id))[1]
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Spoken[AnswerDelta]]:
+        model, ask = services.registry.chat(body.model), chat_input(body, seed)
+        speaks = Voice(speech_model, SpeechInput("", voice=voice, seed=seed))
+        async with await open_spoken_answer(model, ask, speaks, stops=body.stop) as spoken:
+            completion = CascadeCompletion(body.model, kept.new_id(), spoken, num_heard)
 
-    return await spoken_response(body, spoken, completion, FORMATS[spoken_with.format], keep)
+            async def keep() -> int | None:
+                if not (text := spoken.answer.content):
+                    return None
+                said = kept_text(text)
+                return (await kept.keep(key_name(), body.model, said, completion.audio_id))[1]
+
+            yield Spoken(spoken, completion, audio_format, keep)
+
+    return await spoken_response(body, opened())

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from izwi.engine_client.protocol import Answers
 from izwi.errors import IzwiError
 from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
@@ -23,7 +24,7 @@ from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import has_audio, requests_audio
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
-from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.chat.completion import Completion
 from izwi_api.services.context import Services
 from izwi_api.usage.metering import key_name
@@ -31,6 +32,7 @@ from izwi_api.usage.metering import key_name
 router = APIRouter()
 
 _SEED_BITS = 63
+Store = Callable[[Sequence[ChatAnswer]], Awaitable[None]]
 
 
 @router.post(
@@ -52,7 +54,9 @@ async def create_chat_completion(request: Request) -> Response:
 async def _answer_with_audio(services: Services, values: Mapping[str, Any]) -> Response:
     """Answer a request that sends audio or asks for it, with one model or a cascade."""
     name = values.get("model")
-    able = services.registry.model(name).capabilities if isinstance(name, str) else ()
+    able: Sequence[Capability] = ()
+    if isinstance(name, str):
+        able = services.registry.model(name).frontend.capabilities
     if Capability.CONVERSE in able or Capability.CHAT not in able:
         return await answer_aloud(services, values)
     if requests_audio(values):
@@ -73,40 +77,37 @@ async def _answer(
     """
     # Without a seed each call gets another answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS))
-    answers = await open_answers(
-        services.engine,
-        services.registry,
-        body.model,
-        ask,
-        stops=body.stop,
-        count=body.n or 1,
+    opening = open_answers(
+        services.registry.chat(body.model), ask, stops=body.stop, count=body.n or 1
     )
     completion = Completion(body.model)
 
-    async def store() -> None:
+    async def store(answers: Sequence[ChatAnswer]) -> None:
         if body.store:
             whole = completion.full(answers) | {"metadata": body.metadata or {}}
             await services.completions.keep(key_name(), whole, messages)
 
-    try:
-        if body.stream:
-            events = _events(answers, completion, store, body)
-            return await live_response(events, MEDIA_TYPE)
+    if body.stream:
+        return await live_response(_opened_events(opening, completion, store, body), MEDIA_TYPE)
+    async with await opening as answers:
         await finish_all(answers)
-    except BaseException:
-        # A generator that was never started does not run its `finally`.
-        for answer in answers:
-            answer.abort()
-        raise
-    await store()
+    await store(answers)
     return JSONResponse(completion.full(answers))
 
 
+async def _opened_events(
+    opening: Awaitable[Answers[ChatAnswer]], completion: Completion, store: Store, body: ChatBody
+) -> AsyncGenerator[bytes]:
+    async with (
+        await opening as answers,
+        aclosing(_events(answers, completion, store, body)) as events,
+    ):
+        async for one in events:
+            yield one
+
+
 async def _events(
-    answers: Sequence[Answer],
-    completion: Completion,
-    store: Callable[[], Awaitable[None]],
-    body: ChatBody,
+    answers: Sequence[ChatAnswer], completion: Completion, store: Store, body: ChatBody
 ) -> AsyncGenerator[bytes]:
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
@@ -127,7 +128,7 @@ async def _events(
             raise
         yield error_line(error)
         return
-    await store()
+    await store(answers)
     if includes_usage(body.stream_options):
         yield event(completion.usage_chunk(answers))
     yield DONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +12,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
+from izwi.inputs.chat import ChatInput
 from izwi.model.capability import Capability
+from izwi.model.protocol import ChatModel
 from izwi.request.request import Reason
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
@@ -20,9 +22,10 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, json_body
-from izwi_api.schemas.generate import GenerateBody, generate_inputs
-from izwi_api.services.chat.answer import Answer, finish_all, merged_deltas, open_answers
+from izwi_api.schemas.generate import GenerateBody, SamplingOptions, generate_inputs
+from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 
 router = APIRouter()
 
@@ -43,46 +46,40 @@ async def generate(request: Request) -> Response:
 
 
 async def _generate(services: Services, body: GenerateBody) -> Response:
-    answers = await _open(services, body)
-    request_ids = [uuid4().hex for _ in answers]
-    try:
-        if body.stream:
-            return await live_response(_events(body, answers, request_ids), MEDIA_TYPE)
+    name = body.model or services.registry.default(Capability.CHAT)
+    asks = generate_inputs(body, secrets.randbits(_SEED_BITS))
+    opening = _opened(services.registry.chat(name), asks, body.sampling_params)
+    if body.stream:
+        return await live_response(_opened_events(opening, body), MEDIA_TYPE)
+    async with opening as answers:
         await finish_all(answers)
-    except BaseException:
-        for answer in answers:
-            answer.abort()  # a generator that was never started does not run its `finally`
-        raise
-    whole = [_generated(*pair) for pair in zip(answers, request_ids, strict=True)]
+    whole = [_generated(answer, uuid4().hex) for answer in answers]
     return JSONResponse(whole if body.is_batch else whole[0])
 
 
-async def _open(services: Services, body: GenerateBody) -> list[Answer]:
-    """Start all answers of a body, those of one prompt together."""
-    name = body.model or services.registry.default(Capability.CHAT)
-    params = body.sampling_params
-    answers: list[Answer] = []
-    try:
-        for ask in generate_inputs(body, secrets.randbits(_SEED_BITS)):
-            answers += await open_answers(
-                services.engine,
-                services.registry,
-                name,
-                ask,
-                stops=params.stop,
-                count=params.n,
-            )
-    except BaseException:
-        for answer in answers:
-            answer.abort()
-        raise
-    return answers
+@asynccontextmanager
+async def _opened(
+    model: ServedModel[ChatModel], asks: Sequence[ChatInput], params: SamplingOptions
+) -> AsyncGenerator[list[ChatAnswer]]:
+    """Start all answers, those of one prompt together."""
+    answers: list[ChatAnswer] = []
+    async with AsyncExitStack() as opened:
+        for ask in asks:
+            more = await open_answers(model, ask, stops=params.stop, count=params.n)
+            answers += await opened.enter_async_context(more)
+        yield answers
 
 
-async def _events(
-    body: GenerateBody, answers: Sequence[Answer], request_ids: Sequence[str]
+async def _opened_events(
+    opening: AbstractAsyncContextManager[Sequence[ChatAnswer]], body: GenerateBody
 ) -> AsyncGenerator[bytes]:
-    begun = False
+    async with opening as answers, aclosing(_events(body, answers)) as events:
+        async for one in events:
+            yield one
+
+
+async def _events(body: GenerateBody, answers: Sequence[ChatAnswer]) -> AsyncGenerator[bytes]:
+    begun, request_ids = False, [uuid4().hex for _ in answers]
     try:
         async with aclosing(merged_deltas(answers)) as deltas:
             async for place, _ in deltas:  # each event has the whole text so far, as in SGLang
@@ -97,7 +94,7 @@ async def _events(
     yield DONE
 
 
-def _generated(answer: Answer, request_id: str) -> dict[str, Any]:
+def _generated(answer: ChatAnswer, request_id: str) -> dict[str, Any]:
     """Return the text generated so far, including thoughts."""
     meta: dict[str, Any] = {
         "id": request_id,
@@ -117,7 +114,7 @@ def _generated(answer: Answer, request_id: str) -> dict[str, Any]:
     return {"text": answer.reasoning + answer.content, "meta_info": meta}
 
 
-def _finish_reason(answer: Answer) -> dict[str, Any] | None:
+def _finish_reason(answer: ChatAnswer) -> dict[str, Any] | None:
     """Return why an answer ended, or None while it is in progress."""
     if answer.reason is Reason.LENGTH:
         return {"type": "length", "length": answer.num_tokens}

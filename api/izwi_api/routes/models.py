@@ -60,7 +60,7 @@ async def delete_model(request: Request, model_id: str) -> JSONResponse:
 def _names(request: Request) -> list[str]:
     """Return the names of the models, then their aliases."""
     state = state_of(request)
-    return [*state.services.registry.names(), *state.aliases()]
+    return [*state.services.registry.names(), *state.services.registry.aliases()]
 
 
 def _entry(request: Request, name: str) -> dict[str, object]:
@@ -70,19 +70,18 @@ def _entry(request: Request, name: str) -> dict[str, object]:
     understands; empty if it does not list them.
     """
     state = state_of(request)
-    name_of = state.aliases().get(name, name)
-    figures = state.services.engine.load.get(name_of, {})
     model = state.services.registry.model(name)
-    able = [capability.value for capability in model.capabilities]
+    figures = state.services.engine.load.get(model.name, {})
+    able = [capability.value for capability in model.frontend.capabilities]
     return {
         "id": name,
         "object": "model",
         "created": state.started_at,
         "owned_by": "izwi",
-        "root": name_of,
+        "root": model.name,
         "task": able[0],
         "capabilities": able,
-        "languages": list(getattr(model, "languages", ())),
+        "languages": list(getattr(model.frontend, "languages", ())),
         "memory": {part: int(figures[part]) for part in _MEMORY if part in figures}
         | {"kv_bytes": int(figures.get("pages", 0) * figures.get("page_bytes", 0))},
     }

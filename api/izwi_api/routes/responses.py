@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.errors import InvalidRequest, IzwiError
-from izwi.inputs.chat import ChatMessage, Role
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi.model.protocol import ChatModel
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
@@ -19,9 +20,10 @@ from izwi_api.http.sse import MEDIA_TYPE, event, obfuscated_event
 from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
 from izwi_api.schemas.stream_options import obfuscates
-from izwi_api.services.chat.answer import Answer, open_answer
+from izwi_api.services.chat.answer import ChatAnswer, open_answer
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.store.responses import StoredResponses
 from izwi_api.usage.metering import key_name
 
@@ -48,30 +50,38 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
     if body.previous_response_id is not None:
         before = await services.responses.messages(key_name(), body.previous_response_id)
     ask = response_input(body, before, secrets.randbits(_SEED_BITS))
+    model = services.registry.chat(body.model)
+    writer = ResponseWriter(body, f"resp_{uuid4().hex}")
+    kept = services.responses if body.store is not False else None
+    events = _opened_events(model, ask, writer, kept, before)
+    if body.stream:
+        return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
+    async with aclosing(events):
+        async for _ in events:
+            pass
+    return JSONResponse(writer.response)
+
+
+async def _opened_events(
+    model: ServedModel[ChatModel],
+    ask: ChatInput,
+    writer: ResponseWriter,
+    kept: StoredResponses | None,
+    before: tuple[ChatMessage, ...],
+) -> AsyncGenerator[Event]:
     try:
-        answer = await open_answer(services.engine, services.registry, body.model, ask)
+        answer = await open_answer(model, ask)
     except InvalidRequest as error:
         if error.param == "messages":  # what they are called elsewhere
             error.param = "input"
         raise
-    writer = ResponseWriter(body, f"resp_{uuid4().hex}")
-    events = _events(
-        answer, writer, services.responses if body.store is not False else None, before
-    )
-    try:
-        if body.stream:
-            return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
-        async with aclosing(events):
-            async for _ in events:
-                pass
-    except BaseException:
-        answer.abort()  # a generator that was never started does not run its `finally`
-        raise
-    return JSONResponse(writer.response)
+    async with answer, aclosing(_events(answer, writer, kept, before)) as events:
+        async for fields in events:
+            yield fields
 
 
 async def _events(
-    answer: Answer,
+    answer: ChatAnswer,
     writer: ResponseWriter,
     kept: StoredResponses | None,
     before: tuple[ChatMessage, ...],

@@ -11,7 +11,9 @@ from starlette.responses import Response
 
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError
+from izwi.inputs.speech import SpeechInput
 from izwi.model.alignment import AlignedWord
+from izwi.model.protocol import SpeechModel
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
@@ -22,6 +24,7 @@ from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.request import (
     check_texts,
     find_voice,
@@ -52,31 +55,30 @@ async def create_speech(request: Request) -> Response:
 
 
 async def _answer(services: Services, body: SpeechBody) -> Response:
-    services.registry.speech(body.model)  # an unknown model is reported first
+    model = services.registry.speech(body.model)  # an unknown model is reported first
     timing = _word_aligner(services, body)
     if body.include_codes and body.stream_format != "sse":
         raise InvalidRequest(
             "include_codes needs stream_format 'sse'; plain audio cannot carry codes",
             param="include_codes",
         )
-    ask = speech_input(body, await find_voice(services, body))
-    speech = await open_speech(services.engine, services.registry, body.model, ask)
-    try:
-        timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
+    ask = speech_input(body, await find_voice(services, model, body))
+    ignored = ignored_fields(model.frontend, body)
+    headers = {IGNORED: ", ".join(ignored)} if ignored else {}
+    if body.stream_format == "sse":
+        return await live_response(_events(model, body, ask, timing), MEDIA_TYPE, headers)
+    media_type = CONTENT_TYPES[body.response_format]
+    return await live_response(_audio(model, body, ask), media_type, headers)
+
+
+async def _audio(
+    model: ServedModel[SpeechModel], body: SpeechBody, ask: SpeechInput
+) -> AsyncGenerator[bytes]:
+    async with await open_speech(model, ask) as speech:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
-        codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
-        audio = encoded_audio(codes or timed or speech, encoder, body.speed)
-        ignored = ignored_fields(services, body)
-        headers = {IGNORED: ", ".join(ignored)} if ignored else {}
-        if body.stream_format == "sse":
-            events = _events(speech, audio, timed, codes)
-            return await live_response(events, MEDIA_TYPE, headers)
-        return await live_response(audio, CONTENT_TYPES[body.response_format], headers)
-    except BaseException:
-        # The encoder failed to open, or the generator was never started and does not run its
-        # `finally`.
-        speech.abort()
-        raise
+        async with aclosing(encoded_audio(speech, encoder, body.speed)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | None] | None:
@@ -88,18 +90,30 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
             "word_timestamps needs stream_format 'sse'; plain audio cannot carry them",
             param=WORDS_PARAM,
         )
-    return find_word_aligner(services.engine, services.registry, body.language)
+    return find_word_aligner(services.registry, body.language)
 
 
 async def _events(
-    speech: Speech,
-    pieces: AsyncGenerator[bytes],
-    timed: TimedSpeech | None,
-    codes: CollectedCodes | None,
+    model: ServedModel[SpeechModel],
+    body: SpeechBody,
+    ask: SpeechInput,
+    timing: tuple[Aligner, str | None] | None,
 ) -> AsyncGenerator[bytes]:
+    async with await open_speech(model, ask) as speech:
+        timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
+        async with timed or speech, aclosing(_events_of(speech, timed, body)) as events:
+            async for one in events:
+                yield one
+
+
+async def _events_of(
+    speech: Speech, timed: TimedSpeech | None, body: SpeechBody
+) -> AsyncGenerator[bytes]:
+    encoder = stream_encoder(body.response_format, speech.sample_rate)
+    codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
     begun = False
     try:
-        async with aclosing(pieces):
+        async with aclosing(encoded_audio(codes or timed or speech, encoder, body.speed)) as pieces:
             async for piece in pieces:
                 audio = base64.b64encode(piece).decode("ascii")
                 yield event({"type": "speech.audio.delta", "audio": audio})
@@ -118,9 +132,6 @@ async def _events(
             raise
         yield error_line(error)
         return
-    finally:
-        if timed is not None:
-            timed.abort()
     usage = {
         "input_tokens": speech.num_prompt_positions,
         "output_tokens": speech.num_frames,

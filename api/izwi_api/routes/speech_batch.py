@@ -110,22 +110,20 @@ class _Batch:
         check_texts(item, services.settings)
         timing = None
         if item.word_timestamps:
-            timing = find_word_aligner(services.engine, services.registry, item.language)
-        ask = speech_input(item, await find_voice(services, item))
-        speech = await open_speech(
-            services.engine, services.registry, item.model, ask, streams=False
-        )
-        timed = TimedSpeech(speech, *timing, item.speed) if timing is not None else None
+            timing = find_word_aligner(services.registry, item.language)
+        model = services.registry.speech(item.model)
+        ask = speech_input(item, await find_voice(services, model, item))
         words: dict[str, object] = {}
-        try:
+        async with await open_speech(model, ask, streams=False) as speech:
             file = _File(item, speech.sample_rate)
-            await self._fill(file, timed or speech)
-            if timed is not None:
-                words["words"] = list(map(word_json, await timed.rest()))
-        finally:
-            (timed or speech).abort()
+            if timing is None:
+                await self._fill(file, speech)
+            else:
+                async with TimedSpeech(speech, *timing, item.speed) as timed:
+                    await self._fill(file, timed)
+                    words["words"] = list(map(word_json, await timed.rest()))
         audio = await asyncio.to_thread(base64.b64encode, file.content)
-        ignored = ignored_fields(services, item)
+        ignored = ignored_fields(model.frontend, item)
         return {
             "status": "success",
             "audio_data": audio.decode("ascii"),

@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from starlette.responses import Response
 
+from izwi.audio.resample import resampling_of
+from izwi.inputs.chat import AnswerText
 from izwi.inputs.conversation import ConversationInput
-from izwi_api.http.spoken_response import spoken_response
+from izwi.model.protocol import ConversationModel
+from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.chat.spoken_completion import SpokenCompletion
 from izwi_api.services.chat.spoken_turns import read_turns
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
+from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.usage.metering import key_name
 
 _SEED_BITS = 63
@@ -29,28 +36,41 @@ async def answer_aloud(services: Services, values: object) -> Response:
     """
     body = SpokenChatBody.model_validate(values)
     body.check()
-    services.registry.conversation(body.model)  # before files are decoded
-    ask = await _ask(services, body)
-    answer = await open_conversation(services.engine, services.registry, body.model, ask)
-    answers = services.answers
-    completion = SpokenCompletion(body.model, answers.new_id(), answer, speaks=body.speaks)
-    if body.audio is None:
-        return await spoken_response(body, answer, completion, None, _keep_nothing)
+    model = services.registry.conversation(body.model)  # before files are decoded
+    ask = await _ask(services, model, body)
+    return await spoken_response(body, _opened(services.answers, model, body, ask))
 
-    async def keep() -> int:
-        entries, audio_id = answer.entries, completion.audio_id
-        return (await answers.keep(key_name(), body.model, entries, audio_id))[1]
 
-    return await spoken_response(body, answer, completion, FORMATS[body.audio.format], keep)
+@asynccontextmanager
+async def _opened(
+    kept: StoredAnswers,
+    model: ServedModel[ConversationModel],
+    body: SpokenChatBody,
+    ask: ConversationInput,
+) -> AsyncGenerator[Spoken[AnswerText]]:
+    async with await open_conversation(model, ask) as answer:
+        completion = SpokenCompletion(body.model, kept.new_id(), answer, speaks=body.speaks)
+
+        async def keep() -> int:
+            entries, audio_id = answer.entries, completion.audio_id
+            return (await kept.keep(key_name(), body.model, entries, audio_id))[1]
+
+        if body.audio is None:
+            yield Spoken(answer, completion, None, _keep_nothing)
+        else:
+            yield Spoken(answer, completion, FORMATS[body.audio.format], keep)
 
 
 async def _keep_nothing() -> None:
     """Text answers are sent back as text: they have no audio to store under an id."""
 
 
-async def _ask(services: Services, body: SpokenChatBody) -> ConversationInput:
+async def _ask(
+    services: Services, model: ServedModel[ConversationModel], body: SpokenChatBody
+) -> ConversationInput:
+    resampling = resampling_of(model.frontend)
     return ConversationInput(
-        await read_turns(services, key_name(), body.model, body.messages),
+        await read_turns(services, key_name(), body.model, body.messages, resampling),
         speaks=body.speaks,
         temperature=body.temperature,
         top_k=body.top_k,

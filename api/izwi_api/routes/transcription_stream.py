@@ -11,7 +11,6 @@ from izwi.errors import IzwiError
 from izwi_api.http.errors import body_of, error_body, is_internal
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.services.context import Services
-from izwi_api.services.live_engine import LiveEngine
 from izwi_api.services.transcription.session import TranscriptionSession
 from izwi_api.sessions.core import Session
 from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
@@ -27,7 +26,7 @@ LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
 async def stream_transcription(socket: WebSocket) -> None:
     """Transcribe audio while it arrives."""
     services: Services = socket.app.state.izwi.services
-    services = replace(services, engine=LiveEngine(services.engine))
+    services = replace(services, registry=services.registry.live())
 
     def open_session(session: Session) -> TranscriptionSession:
         return TranscriptionSession(session, services, _error_message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from itertools import chain
 
 from fastapi import APIRouter, Request
@@ -13,6 +13,7 @@ from izwi.audio.resample import resampling_of
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.alignment import AlignedWord
+from izwi.model.protocol import TranscriptionModel
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
 from izwi_api.http.errors import error_line
@@ -23,6 +24,7 @@ from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.form import Form
 from izwi_api.schemas.transcription import TranscriptionForm, parse_form
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.formats import (
     extras_json,
@@ -82,41 +84,52 @@ async def _answer(
     resources: ExitStack,
 ) -> Response:
     """Transcribe a file; `resources` is closed after the answer, also if that is a stream."""
-    content = form.take("file")
+    form.file("file")  # a missing one is reported first
     # An unknown model is reported before the file is decoded.
-    resampling = resampling_of(services.registry.transcription(fields.model))
+    model = services.registry.transcription(fields.model)
     aligner = _aligner(services, fields)
+    opening = _opened(services, form, fields, model, aligner, upload)
+    if fields.stream:
+        events = _opened_events(opening, fields, aligner, upload, resources.pop_all())
+        return await live_response(events, MEDIA_TYPE)
+    async with opening as transcription:
+        await transcription.finish()
+        words = await _words(aligner, transcription, fields) if aligner else None
+        return _whole(transcription, fields, words)
+
+
+@asynccontextmanager
+async def _opened(
+    services: Services,
+    form: Form,
+    fields: TranscriptionForm,
+    model: ServedModel[TranscriptionModel],
+    aligner: Aligner | None,
+    upload: Upload,
+) -> AsyncGenerator[Transcription]:
+    """Decode a file in its turn and start its transcription; both end with the context."""
+    content = form.take("file")
     limits, spool = services.settings.upload_limits, services.decoder.spool
     await upload.wait_for_turn()
-    audio = resources.enter_context(await spool(content, SAMPLE_RATE, limits, resampling))
-    del content  # it may be as large as all other memory of this request
-    if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
-        raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
-    ask = TranscriptionInput(
-        audio,
-        language=fields.forced_language,
-        context=fields.context,
-        temperature=fields.temperature,
-        max_new_tokens=fields.max_new_tokens,
-        logprobs=fields.with_logprobs,
-    )
-    options = PieceOptions(
-        aligner.model if aligner else None,
-        services.settings.detects_speech and fields.vad_filter,
-        upload,
-    )
-    transcription = await open_transcription(
-        services.engine, services.registry, fields.model, ask, options
-    )
-    resources.callback(transcription.abort)
-    if fields.stream:
-        kept = resources.pop_all()
-        return await live_response(
-            _events(transcription, fields, aligner, upload, kept), MEDIA_TYPE
+    with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:
+        del content  # it may be as large as all other memory of this request
+        if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:
+            raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
+        ask = TranscriptionInput(
+            audio,
+            language=fields.forced_language,
+            context=fields.context,
+            temperature=fields.temperature,
+            max_new_tokens=fields.max_new_tokens,
+            logprobs=fields.with_logprobs,
         )
-    await transcription.finish()
-    words = await _words(aligner, transcription, fields) if aligner else None
-    return _whole(transcription, fields, words)
+        options = PieceOptions(
+            aligner.model if aligner else None,
+            services.settings.detects_speech and fields.vad_filter,
+            upload,
+        )
+        async with await open_transcription(model, ask, options) as transcription:
+            yield transcription
 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
@@ -124,7 +137,7 @@ def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     if not fields.with_words and not fields.with_cues and not fields.is_subtitle:
         return None
     try:
-        return find_aligner(services.engine, services.registry)
+        return find_aligner(services.registry)
     except ModelNotFound as error:
         if not fields.with_words:
             return None
@@ -231,26 +244,40 @@ class _StreamEvents:
         return event(last | extras_json(transcription, fields))
 
 
-async def _events(
-    transcription: Transcription,
+async def _opened_events(
+    opening: AbstractAsyncContextManager[Transcription],
     fields: TranscriptionForm,
     aligner: Aligner | None,
     upload: Upload,
     resources: ExitStack,
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a transcription; `resources` is closed after the last one."""
+    with resources:
+        async with (
+            opening as transcription,
+            aclosing(_events(transcription, fields, aligner, upload)) as events,
+        ):
+            async for one in events:
+                yield one
+
+
+async def _events(
+    transcription: Transcription,
+    fields: TranscriptionForm,
+    aligner: Aligner | None,
+    upload: Upload,
+) -> AsyncGenerator[bytes]:
     telling, begun = _StreamEvents(transcription, fields), False
     try:
-        with resources:
-            async with aclosing(transcription.deltas(live=True)) as deltas:
-                async for delta in deltas:
-                    events = (telling.grown(delta) if delta else b"") + telling.ended()
-                    if events:
-                        with upload.client_acts():
-                            yield events
-                        upload.go_on()
-                        begun = True
-            words = await _words(aligner, transcription, fields) if aligner else None
+        async with aclosing(transcription.deltas(live=True)) as deltas:
+            async for delta in deltas:
+                events = (telling.grown(delta) if delta else b"") + telling.ended()
+                if events:
+                    with upload.client_acts():
+                        yield events
+                    upload.go_on()
+                    begun = True
+        words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:

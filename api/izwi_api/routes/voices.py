@@ -118,11 +118,11 @@ async def _create(services: Services, form: Form) -> dict[str, object]:
     sample = form.file("audio_sample")
     await _check_consent(services, body.consent)
     # Without a model the voice is only stored; a model encodes it at its first use.
-    model_name = cloning_model(services) if services.registry.names() else None
+    model = cloning_model(services) if services.registry.names() else None
     await asyncio.to_thread(services.voices.check_free, body.name)
     text = None if body.x_vector_only else body.ref_text or await _heard(services, sample)
     voice = NewVoice(body.name, sample, text, body.consent, body.prompt)
-    return stored_entry(await keep_voice(services, model_name, voice))
+    return stored_entry(await keep_voice(services, model, voice))
 
 
 async def _check_consent(services: Services, consent: str | None) -> None:
@@ -154,14 +154,14 @@ async def _check_consent(services: Services, consent: str | None) -> None:
 async def _heard(services: Services, sample: bytes) -> str | None:
     """Transcribe a clip; return None if no transcriber is served or nothing is said."""
     try:
-        model_name = services.registry.default(Capability.TRANSCRIBE)
+        model = services.registry.transcription(services.registry.default(Capability.TRANSCRIBE))
     except ModelNotFound:
         return None
     samples = await decode_clip(services, sample, SAMPLE_RATE, "audio_sample")
     ask = TranscriptionInput(samples)
     options = PieceOptions(detects_speech=services.settings.detects_speech)
-    heard = await open_transcription(services.engine, services.registry, model_name, ask, options)
-    await heard.finish()
+    async with await open_transcription(model, ask, options) as heard:
+        await heard.finish()
     return heard.text.strip() or None
 
 
@@ -175,17 +175,17 @@ def _entries(services: Services) -> list[dict[str, object]]:
 
 def _speakers(services: Services) -> list[dict[str, object]]:
     return [
-        {"id": speaker, "name": speaker, "kind": "speaker", "model": name}
-        for name in speech_models(services)
-        for speaker in services.registry.speech(name).speakers
+        {"id": speaker, "name": speaker, "kind": "speaker", "model": model.name}
+        for model in speech_models(services)
+        for speaker in model.frontend.speakers
     ]
 
 
 def _aliases(services: Services) -> list[dict[str, object]]:
-    model_name = next(iter(speech_models(services)), None)
-    if model_name is None:
+    models = speech_models(services)
+    if not models:
         return []
-    model = services.registry.speech(model_name)
+    model = models[0].frontend
     aliases = dict.fromkeys((*OPENAI_VOICES, *services.settings.voice_aliases))
     return [
         {"id": alias, "name": alias, "kind": "alias", "speaker": speaker}

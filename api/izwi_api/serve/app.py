@@ -27,10 +27,10 @@ from izwi_api.http.request_id import RequestId
 from izwi_api.http.unread_body import CloseUnread
 from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
-from izwi_api.services.context import Registry, Services
+from izwi_api.services.context import Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
-from izwi_api.services.models.aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.models.changes import ModelChanges
+from izwi_api.services.models.served import Registry, ServedModels
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
@@ -38,7 +38,6 @@ from izwi_api.services.store.responses import StoredResponses
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.usage.keys import KeyRing
-from izwi_api.usage.metering import CountedEngine
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
@@ -95,19 +94,18 @@ def create_app(
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
-    counted = CountedEngine(engine, registry) if access.requires_key or audit_log else engine
     decoder = _decoder(settings)
     references = _references(settings)
     voices = VoiceStore(settings.home / "voices")
-    models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
-    aliased = AliasedEngine(counted, models)
+    aliases, checks = settings.model_aliases, not settings.manage_models
+    models = ServedModels(engine, registry, aliases, checks=checks)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
-    services = Services(aliased, models, settings, voices, decoder, references, *rest)
+    services = Services(engine, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
     drain, changes = Drain(sessions), ModelChanges(engine, registry, offline=settings.offline)
-    begun_s, aliases = int(time.time()), models.aliases
-    state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
+    begun_s = int(time.time())
+    state = AppState(services, metrics, begun_s, drain, changes, client_secrets, sessions)
     set_state(app, state)
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)

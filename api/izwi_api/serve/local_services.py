@@ -1,4 +1,4 @@
-"""The engine in this process: load models, open services over it."""
+"""The engine in this process, and its models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from izwi.runner.planning import prepare_device
 from izwi_api.console import messages
 from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.services.context import Services
-from izwi_api.voices.store import VoiceStore
+from izwi_api.services.models.served import LocalModels
 
 
 def load_models(
@@ -43,7 +42,7 @@ def load_models(
 
 def open_services(
     sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig | None = None
-) -> Services:
+) -> LocalModels:
     """Load checkpoints and build the engine over them; it does not step yet.
 
     Raises:
@@ -54,4 +53,4 @@ def open_services(
     config = config or EngineConfig()
     registry, backend = load_models(sources, runtime, config)
     engine = AsyncEngine(Engine(registry.models, backend, config))
-    return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))
+    return LocalModels(engine, registry, settings)

@@ -15,6 +15,7 @@ from weakref import ref
 import zmq
 
 from izwi.engine_client.output_stream import Stream, aborted, failure
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
@@ -34,7 +35,7 @@ _MOST_DEATHS = 1
 
 
 class RemoteEngine:
-    """Implements `izwi.engine_client.protocol.EngineClient` over local sockets.
+    """Implements `EngineClient`, and the source of its answers, over local sockets.
 
     An engine is connected between `connect` and `disconnect`, which the supervisor triggers.
     Without one, new requests are refused. Requests in flight wait for the next engine, which
@@ -134,16 +135,16 @@ class RemoteEngine:
         for resumable in list(self._resumables.values()):
             self._fail(resumable)
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: Request) -> Answer:
         """Submit a request; see `submit_all`."""
         return self.submit_all([request])[0]
 
-    def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Submit requests together, so that they enter the same step: all or none.
 
-        If the engine's queue refuses them, every stream ends with that error. Without an engine,
+        If the engine's queue refuses them, every answer ends with that error. Without an engine,
         requests that continue an answer, or have `awaits_engine`, wait for the next one, as those
-        in flight do. A stream that its reader drops is aborted.
+        in flight do. A request whose answer is dropped is aborted.
 
         Raises:
             EngineStopped: No engine is running.
@@ -170,7 +171,7 @@ class RemoteEngine:
             self._send(frames)
         elif self._giving_up is None:
             self._giving_up = loop.call_later(waits_s, self.give_up)
-        return streams
+        return Answers(streams)
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step; nothing if it has ended."""

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from izwi.checkpoints.registry import families
 from izwi.errors import InvalidMessage
-from izwi.inputs.speech import SpeechInput
 from izwi.request.log import Log
 from izwi.request.request import Chunk, PromptT, Request
 from izwi.request.serialization import Frame, decode, encode
@@ -158,7 +157,7 @@ class RequestCodec:
             logs: One for each request if the previous engine has begun them.
             with_ask: Include the input that they were prepared from, for recordings.
         """
-        sent = [request if with_ask else _without_ask(request) for request in requests]
+        sent = [request if with_ask else replace(request, ask=None) for request in requests]
         return encode_command(api_server, Submit(sent, list(logs)))
 
     def decode(self, frames: Sequence[Frame]) -> Envelope[Command]:
@@ -200,14 +199,3 @@ def encode_chunks(chunks: Iterable[Chunk]) -> list[Frame]:
 def decode_engine_message(frames: Sequence[Frame]) -> EngineMessage:
     """Decode a message of the engine. Raises InvalidMessage."""
     return decode(frames, _EngineEnvelope).message
-
-
-def _without_ask(request: Request) -> Request:
-    """Leave out what the engine does not use: the input of the request.
-
-    Where text is still written, the model works out the last frame by the limits that were asked.
-    """
-    ask = request.ask
-    if request.open_input and isinstance(ask, SpeechInput):
-        return replace(request, ask=replace(ask, voice=None))
-    return replace(request, ask=None)

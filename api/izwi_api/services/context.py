@@ -1,31 +1,20 @@
-"""What routes and commands work with: engine, registry, settings and voices."""
+"""What routes work with: engine, served models, settings and voices."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from izwi.arrays import Int64
-from izwi.checkpoints.hub import Report
-from izwi.checkpoints.registry import Loaded
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, IzwiError
-from izwi.model.capability import Capability
-from izwi.model.protocol import (
-    Capable,
-    ChatModel,
-    ConversationModel,
-    SpeechModel,
-    TranscriptionModel,
-)
 from izwi.model.tracks import Track, frame_track
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.production_pace import ProductionPace
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
@@ -36,63 +25,13 @@ from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
 
-class Registry(Protocol):
-    """The served models, by name."""
-
-    def names(self) -> list[str]:
-        """Return all names, in the order of loading."""
-        ...
-
-    def model(self, name: str) -> Capable:
-        """Return a model. Raises ModelNotFound."""
-        ...
-
-    def speech(self, name: str) -> SpeechModel:
-        """Return a speech model. Raises ModelNotFound and InvalidRequest."""
-        ...
-
-    def transcription(self, name: str) -> TranscriptionModel:
-        """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
-        ...
-
-    def chat(self, name: str) -> ChatModel:
-        """Return a chat model. Raises ModelNotFound and InvalidRequest."""
-        ...
-
-    def conversation(self, name: str) -> ConversationModel:
-        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
-        ...
-
-    def fingerprint(self, name: str) -> str:
-        """Return a short text that identifies the checkpoint behind a name."""
-        ...
-
-    def default(self, capability: Capability) -> str:
-        """Return the first model with a capability. Raises ModelNotFound."""
-        ...
-
-    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
-        """Return the folder of a checkpoint that may be loaded. Raises ModelNotFound."""
-        ...
-
-    def read(self, folder: Path) -> Loaded:
-        """Read a checkpoint. Raises CheckpointError."""
-        ...
-
-    def serve(self, name: str, loaded: Loaded) -> None:
-        """Serve a model under a name."""
-        ...
-
-    def unload(self, name: str) -> None:
-        """Stop serving a model. Raises ModelNotFound."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """What routes need.
 
     Attributes:
+        engine: For its state and figures; requests go through a served model.
+        registry: The served models.
         decoder: Decodes all files from outside.
         references: Fetches clips that are given as URLs.
         answers: Spoken answers of the last hour, by id.
@@ -106,7 +45,7 @@ class Services:
     """
 
     engine: EngineClient
-    registry: Registry
+    registry: ServedModels
     settings: Settings
     voices: VoiceStore
     decoder: Decoder = field(default_factory=InProcess)
@@ -146,14 +85,14 @@ def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
     return frames[~np.isin(frames[:, 0], list(tracks[track].silent_ids))]
 
 
-async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:
-    """Yield a stream's chunks up to its last.
+async def chunks_of(answer: Answer) -> AsyncIterator[Chunk]:
+    """Yield an answer's chunks up to its last.
 
     Raises:
         IzwiError: The request failed; an error of another kind becomes an internal one.
         EngineStopped: The engine ended the request, so the output is incomplete.
     """
-    async for chunk in stream:
+    async for chunk in answer:
         if chunk.reason is Reason.ERROR:
             if isinstance(chunk.error, IzwiError):
                 raise chunk.error

@@ -1,4 +1,4 @@
-"""Services without models or torch, for commands that only use stored voices."""
+"""An app's engine and registry without models or torch, for commands that only use voices."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from izwi.checkpoints.registry import Registry
 from izwi.checkpoints.weightless import WeightlessBackend
-from izwi.engine_client.protocol import OutputStream
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
 from izwi.request.request import Request
-from izwi_api.services.context import Services
+from izwi_api.services.models.served import LocalModels
 from izwi_api.settings import Settings
-from izwi_api.voices.store import VoiceStore
 
 
 class NoEngine:
@@ -31,25 +30,13 @@ class NoEngine:
     async def stop(self) -> None:
         """Do nothing."""
 
-    def submit(self, request: Request) -> OutputStream:  # noqa: ARG002
+    def submit(self, request: Request) -> Answer:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:  # noqa: ARG002
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Do nothing: no request has open input."""
-
-    def pause(self, request_id: str) -> None:
-        """Do nothing: no request runs."""
-
-    def resume(self, request_id: str) -> None:
-        """Do nothing: no request is paused."""
-
-    def abort(self, request_id: str) -> None:
-        """Do nothing: no request runs."""
 
     async def add(self, name: str, model: Model) -> None:  # noqa: ARG002
         """Raise InvalidRequest."""
@@ -60,10 +47,9 @@ class NoEngine:
         raise _no_model()
 
 
-def services_without_models(settings: Settings) -> Services:
-    """Return services that have stored voices but no models."""
-    registry = Registry(WeightlessBackend())
-    return Services(NoEngine(), registry, settings, VoiceStore(settings.home / "voices"))
+def without_models(settings: Settings) -> LocalModels:
+    """Return an engine and a registry without models."""
+    return LocalModels(NoEngine(), Registry(WeightlessBackend()), settings)
 
 
 def _no_model() -> InvalidRequest:

@@ -1,28 +1,21 @@
-"""Meter the usage of models at the engine, which every call goes through.
+"""Meter the usage of models: what a request takes is reserved when it opens.
 
-The middleware creates a `Usage` for each HTTP request or WebSocket. `CountedEngine` finds it in the
-caller's context, charges the key before anything runs, and adds up the audio that is returned.
-Routes need no code for this.
+The middleware creates a `Usage` for each HTTP request or WebSocket. Whatever opens a request to the
+models owns a `Charge` of it, for what it takes of the caller's quotas.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 
-from izwi.engine_client.protocol import EngineClient, ForwardingEngine, OutputStream
-from izwi.errors import Overloaded
-from izwi.inputs.chat import ChatInput
-from izwi.inputs.conversation import ConversationInput, size_of
-from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
-from izwi.model.capability import Capability
-from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry
 from izwi_api.usage.limits import KeyLimits, Level, Meter
 
-_HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
+# Sample rate of audio that models read.
+_HEARD_RATE = 16_000
 # Text that is spoken while it is written reaches the engine as ids; an English word piece has about
-# this many characters. An API server that knows the characters sets `Usage.counts_itself`.
+# this many characters.
 CHARACTERS_PER_ID = 4
 
 
@@ -35,8 +28,6 @@ class Usage:
         characters: Of text to speak, and of conversations to answer.
         heard_s: Seconds of audio to transcribe.
         spoken_s: Seconds of generated audio.
-        counts_itself: Set by a service that calls `charge` itself, because the engine gets its
-            input late or in other units; the engine then counts none.
     """
 
     def __init__(
@@ -58,7 +49,6 @@ class Usage:
         self.characters = 0
         self.heard_s = 0.0
         self.spoken_s = 0.0
-        self.counts_itself = False
         self._meter = meter
 
     def charge(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
@@ -112,87 +102,87 @@ def key_name() -> str:
     return "" if usage is None else usage.key_name or ""
 
 
-class CountedEngine(ForwardingEngine):
-    """An engine client that charges requests to the calls that submit them."""
+def note_model(name: str) -> None:
+    """Note that the call in this context has used a model."""
+    usage = current_usage.get()
+    if usage is not None:
+        usage.model = name
 
-    def __init__(self, engine: EngineClient, registry: Registry):
-        super().__init__(engine)
-        self._registry = registry
 
-    def submit(self, request: Request) -> OutputStream:
-        """Charge for a request and submit it. Raises QuotaExceeded, and as the engine does."""
-        return self.submit_all([request])[0]
+def seconds(num_samples: int) -> float:
+    """Return the seconds of audio that models read, for a charge."""
+    return num_samples / _HEARD_RATE
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
-        """Charge for requests and submit them, all or none; raises as `submit`."""
-        usage = current_usage.get()
-        if usage is None:
-            return self._engine.submit_all(requests)
-        rates = [self._sample_rate(request) for request in requests]  # it may be unloaded by now
-        costs = [_cost(request, usage) for request in requests]
-        characters, heard_s = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
-        usage.charge(characters=characters, heard_s=heard_s)
+
+class Charge:
+    """What one request takes of its caller's quotas.
+
+    It is reserved when the request opens, grows while input arrives, and is settled once: after
+    that it does not change. What the engine's queue refuses is refunded, other work is not. Without
+    a caller, as in commands, it counts nothing.
+
+    Args:
+        characters: Of text to speak, and of conversations to answer.
+        heard_s: Seconds of audio to transcribe.
+        is_free: The work is part of another request, or its caller charges for it itself. Only the
+            generated audio is counted.
+
+    Attributes:
+        characters: Reserved and not refunded.
+        heard_s: As above.
+
+    Raises:
+        QuotaExceeded: The key has not enough left today; nothing is charged.
+    """
+
+    def __init__(self, *, characters: int = 0, heard_s: float = 0.0, is_free: bool = False):
+        self._usage = current_usage.get()
+        self._is_settled = is_free
+        self.characters, self.heard_s = 0, 0.0
+        self.add(characters=characters, heard_s=heard_s)
+
+    @classmethod
+    def together(cls, count: int, *, characters: int) -> list[Charge]:
+        """Return equal charges of requests that start together, all or none; raises as above."""
+        whole = cls(characters=count * characters)
+        charges = [cls() for _ in range(count)]
+        for charge in charges if whole.characters else ():
+            charge.characters = characters
+        return charges
+
+    def add(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
+        """Reserve more, for input that has arrived. Raises QuotaExceeded."""
+        if self._usage is None or self._is_settled or not (characters or heard_s):
+            return
+        self._usage.charge(characters=characters, heard_s=heard_s)
+        self.characters += characters
+        self.heard_s += heard_s
+
+    def refund(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
+        """Refund a part whose work was refused, at most what is reserved."""
+        characters, heard_s = min(characters, self.characters), min(heard_s, self.heard_s)
+        if self._usage is None or self._is_settled or not (characters or heard_s):
+            return
+        self._usage.refund(characters=characters, heard_s=heard_s)
+        self.characters -= characters
+        self.heard_s -= heard_s
+
+    def settle(self, *, is_refused: bool = False) -> None:
+        """End it. If the request was refused, all of it is refunded."""
+        if is_refused:
+            self.refund(characters=self.characters, heard_s=self.heard_s)
+        self._is_settled = True
+
+    @contextmanager
+    def unless_refused(self) -> Generator[None]:
+        """Refund all of it if the block, which starts the request, raises."""
         try:
-            streams = self._engine.submit_all(requests)
+            yield
         except BaseException:
-            usage.refund(characters=characters, heard_s=heard_s)
+            self.settle(is_refused=True)
             raise
-        for request in requests:
-            usage.model = request.model
-        return [
-            _CountedStream(stream, usage, cost, rate)
-            for stream, cost, rate in zip(streams, costs, rates, strict=True)
-        ]
 
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Charge for text ids and write them to a request. Raises QuotaExceeded."""
-        usage = current_usage.get()
-        if usage is not None and not usage.counts_itself:
-            usage.charge(characters=CHARACTERS_PER_ID * len(text_ids))
-        self._engine.write(request_id, text_ids, closed)
-
-    def _sample_rate(self, request: Request) -> int:
-        model = self._registry.model(request.model)
-        if Capability.CONVERSE in model.capabilities:
-            return self._registry.conversation(request.model).sample_rate
-        is_speech = Capability.SPEAK in model.capabilities
-        return self._registry.speech(request.model).sample_rate if is_speech else 0
-
-
-class _CountedStream:
-    def __init__(
-        self, stream: OutputStream, usage: Usage, cost: tuple[int, float], sample_rate: int
-    ):
-        self._stream, self._usage, self._cost = stream, usage, cost
-        self._sample_rate = sample_rate
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        chunk = await self._stream.__anext__()
-        if isinstance(chunk.error, Overloaded):  # the queue refused it, so nothing was done
-            self._usage.refund(characters=self._cost[0], heard_s=self._cost[1])
-        if chunk.pcm is not None and self._sample_rate:
-            self._usage.spoken_s += len(chunk.pcm) / self._sample_rate
-        return chunk
-
-    def abort(self) -> None:
-        self._stream.abort()
-
-
-def _cost(request: Request, usage: Usage) -> tuple[int, float]:
-    """Return the characters to speak and the seconds to transcribe of one engine request."""
-    ask = request.ask
-    if usage.counts_itself or request.open_input or ask is None:
-        return 0, 0.0
-    match ask:
-        case SpeechInput():
-            return len(ask.text), 0.0
-        case TranscriptionInput() | AlignmentInput():
-            return 0, len(ask.samples) / _HEARD_RATE
-        case ChatInput():
-            return sum(len(message.content) for message in ask.messages), 0.0
-        case ConversationInput():
-            characters, samples = size_of(ask)
-            return characters, samples / _HEARD_RATE
+    def count_audio(self, num_samples: int, sample_rate: int) -> None:
+        """Count generated audio, which is not charged for."""
+        if self._usage is not None:
+            self._usage.spoken_s += num_samples / sample_rate

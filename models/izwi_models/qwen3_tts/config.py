@@ -141,6 +141,10 @@ class TTSConfig:
     guard_frames: int = 250
     guard_frames_per_token: int = 12
 
+    def most_frames(self, num_text_ids: int) -> int:
+        """Return the frames after which a text of so many ids ends, without a caller's limit."""
+        return self.guard_frames + self.guard_frames_per_token * num_text_ids
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:

@@ -156,14 +156,10 @@ class Qwen3TTS:
     def max_entries(self, sequence: Sequence) -> int:
         """Return the maximum number of frames, as if the whole text had been given at once."""
         request, prompt = sequence.request, _prompt(sequence)
-        if (
-            not request.open_input
-            or sequence.input.is_open
-            or not isinstance(request.ask, SpeechInput)
-        ):
+        if sequence.input.is_open or not prompt.limits_frames:
             return request.max_entries
         num_text_ids = prompt.num_text_ids + len(sequence.input.written)
-        return prepare.max_frames(self._checkpoint, request.ask, num_text_ids, prompt.num_positions)
+        return min(request.max_entries, self._checkpoint.config.most_frames(num_text_ids))
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop): equal keys mean equal talker inputs.

@@ -104,7 +104,7 @@ class Draft:
             role: The three ids that open the turn.
             text: Ids of the text or, if it is still being written, of its beginning.
             is_open: Whether more text will be written; the limit on frames is then the largest one,
-                and `max_frames` gives the final one when the text is complete.
+                and `SpeechPrompt.limits_frames` says whether the complete text lowers it.
 
         Raises:
             TooLarge: The prompt does not fit.
@@ -116,6 +116,7 @@ class Draft:
         sampling, codebook_sampling = _sampling(self.checkpoint.generation, ask)
         num_text = None if is_open else len(text)
         if is_open:  # so that it can be prepared again
+            prompt = structs.replace(prompt, limits_frames=ask.max_new_tokens is None)
             ask = structs.replace(ask, text="", turn_ids=(*role, *text))
         return Request(
             request_id=request_id,
@@ -373,8 +374,7 @@ def max_frames(
     if ask.max_new_tokens is not None:
         frames = ask.max_new_tokens - 1
     elif text_tokens is not None:
-        guard = config.guard_frames + config.guard_frames_per_token * text_tokens
-        frames = min(frames, guard)
+        frames = min(frames, config.most_frames(text_tokens))
     room = config.talker_config.max_position_embeddings - prompt_positions
     if room < MIN_FRAMES:
         raise TooLarge(

@@ -58,6 +58,8 @@ class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
             speaker vector, then for the codes if the clip's frames are in the prompt.
         voice: The cloned voice, if it is encoded already.
         num_text_ids: Number of text ids in the prompt and the text track.
+        limits_frames: The text is still being written, and once it is complete its ids limit the
+            frames (`TTSConfig.most_frames`): the caller set no limit.
     """
 
     text: Int64
@@ -67,6 +69,7 @@ class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
     encode_inputs: tuple[EncodeInput, ...] = ()
     voice: VoicePrompt | None = None
     num_text_ids: int = 0
+    limits_frames: bool = False
 
     @property
     def num_positions(self) -> int:

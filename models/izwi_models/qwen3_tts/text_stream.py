@@ -103,7 +103,9 @@ class TextStream:
             if made and made[-1].piece == self._piece:
                 before = made.pop()
                 request, ids = before.request, [*before.ids, *ids]
-            made.append(TextPart(self._piece, name, request, tuple(ids), part.ends))
+            is_whole = request is not None and not request.open_input
+            size = sum(map(len, self._said)) if is_whole else 0
+            made.append(TextPart(self._piece, name, request, tuple(ids), part.ends, size))
         if part.ends:
             self._piece += 1
             self._turn, self._begun, self._first, self._said = None, False, [], []

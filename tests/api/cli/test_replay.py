@@ -22,6 +22,7 @@ from izwi.request.serialization import encode_line
 from izwi_api.cli.main import app
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.recording import recorded
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.speech.writer import open_speech_writer
 from tests.api.conftest import FakePrompt
@@ -114,9 +115,13 @@ def started(path):
 async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
     path = tmp_path / "t.jsonl"
     engine, recorder, registry = started(path)
-    speech = await open_speech(engine, registry, SPEAKER, SpeechInput("It is warm.", seed=3))
+    speech = await open_speech(
+        ServedModels(engine, registry).speech(SPEAKER), SpeechInput("It is warm.", seed=3)
+    )
     num_frames = sum([len(chunk.entries) async for chunk in speech.chunks()])
-    left = await open_speech(engine, registry, SPEAKER, SpeechInput("It is cold."))
+    left = await open_speech(
+        ServedModels(engine, registry).speech(SPEAKER), SpeechInput("It is cold.")
+    )
     async for _ in left.chunks():
         break
     left.abort()
@@ -134,7 +139,9 @@ async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
 async def test_speech_from_streamed_text_replays_identically(tmp_path):
     path = tmp_path / "t.jsonl"
     engine, recorder, registry = started(path)
-    whole = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=5))
+    whole = await open_speech_writer(
+        ServedModels(engine, registry).speech(SPEAKER), SpeechInput("", seed=5)
+    )
     chunks = whole.chunks()
     await whole.write("It is warm in the")
     received = [await anext(chunks)]  # audio leaves before the rest is written
@@ -142,7 +149,9 @@ async def test_speech_from_streamed_text_replays_identically(tmp_path):
     await whole.write(" train.")
     await whole.close()
     received += [chunk async for chunk in chunks]
-    left = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=6))
+    left = await open_speech_writer(
+        ServedModels(engine, registry).speech(SPEAKER), SpeechInput("", seed=6)
+    )
     await left.write("It is cold in the garden, but")
     async for chunk in left.chunks():
         if chunk.pcm is not None:

@@ -22,6 +22,8 @@ from izwi_api.schemas.cascade import CascadeBody
 from izwi_api.serve.app import create_app
 from izwi_api.services.chat.cascade import AudioPiece, Voice, open_spoken_answer
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
+from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
 from tests.api.scripted_chat import ScriptedRegistry
@@ -249,12 +251,12 @@ async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, 
             return run(x, context)
 
         monkeypatch.setattr(model, "run", run)
+    registry = ScriptedRegistry(services.registry, "chat", lambda _: LONG * 20)
+    models = ServedModels(services.engine, registry)
     spoken = await open_spoken_answer(
-        services.engine,
-        ScriptedRegistry(services.registry, "chat", lambda _: LONG * 20),
-        "chat",
+        models.chat("chat"),
         ChatInput((ChatMessage(Role.USER, "a long one"),), seed=3),
-        Voice(TTS, SpeechInput("", voice="amber", seed=3)),
+        Voice(models.speech(TTS), SpeechInput("", voice="amber", seed=3)),
     )
     async with aclosing(spoken.pieces()) as pieces, asyncio.timeout(60):
         while not isinstance(await anext(pieces), AudioPiece):
@@ -273,9 +275,10 @@ async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, 
 async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
     served, question, monkeypatch
 ):
-    services = served[1]
-    engine, steps_at_aborts = services.engine, []
-    name = services.registry.default(Capability.TRANSCRIBE)
+    local, steps_at_aborts = served[1], []
+    engine, models = local.engine, ServedModels(local.engine, local.registry)
+    services = Services(engine, models, local.settings, None)
+    name = models.default(Capability.TRANSCRIBE)
     abort = engine.abort
 
     def counted(request_id):

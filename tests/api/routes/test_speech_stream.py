@@ -22,6 +22,7 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.sessions import core
 from izwi_api.settings import Settings
@@ -38,6 +39,7 @@ class FakePart:
     request: Request | None = None
     closed: bool = False
     piece: int = 0
+    num_characters: int = 0
 
 
 class FakeText:
@@ -698,7 +700,9 @@ async def idle(services):
 async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, mode):
     async with embedded(tmp_path, monkeypatch) as (services, client):
         ask = SpeechInput(TEXT, VOICE, seed=7, text_mode=mode)
-        speech = await open_speech(services.engine, services.registry, MODEL, ask)
+        speech = await open_speech(
+            ServedModels(services.engine, services.registry).speech(MODEL), ask
+        )
         whole = [to_s16le(chunk.pcm) async for chunk in speech.chunks() if chunk.pcm is not None]
         client.send("session.config", voice=VOICE, seed=7, text_mode=mode.value)
         for start in range(0, len(TEXT), 3):

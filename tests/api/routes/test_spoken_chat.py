@@ -13,9 +13,12 @@ import soundfile
 
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
+from izwi.audio.resample import resampling_of
 from izwi.audio.sinc import sinc_resample
 from izwi_api.schemas.spoken_chat import InputAudio
 from izwi_api.services.chat.spoken_turns import decode_input_audio
+from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from tests.api.conftest import wait_for
 from tests.api.in_process import serving
 from tests.models.tiny_asr import waveform
@@ -185,9 +188,13 @@ async def test_audio_is_resampled_as_in_the_models_training(served):
     data = file_of("wav", 0.5, 44_100)
     audio = InputAudio(data=data, format="wav")
     own = decode_audio(base64.b64decode(data), 44_100)
-    heard = await decode_input_audio(served[1], "s2s", audio)
+    local = served[1]
+    models = ServedModels(local.engine, local.registry)
+    services = Services(local.engine, models, local.settings, None)
+    conversation, text = (resampling_of(models.model(name).frontend) for name in ("s2s", "chat"))
+    heard = await decode_input_audio(services, audio, conversation)
     np.testing.assert_allclose(heard, sinc_resample(own, 44_100, 16_000), atol=1e-6)
-    other = await decode_input_audio(served[1], "chat", audio)
+    other = await decode_input_audio(services, audio, text)
     assert np.abs(other[:2000] - heard[:2000]).max() > 1e-4
 
 

@@ -20,9 +20,11 @@ from izwi.model.alignment import AlignedWord
 from izwi.request.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.serve.app import create_app
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import Speech, encoded_audio
 from izwi_api.services.speech.word_times import TimedSpeech
 from izwi_api.settings import Settings
+from izwi_api.usage.metering import Charge
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.in_process import serving
 from tests.api.routes.test_align import FakeAligner, bare
@@ -318,7 +320,8 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed):
     requests = [FakeSpeech().prepare_speech(text, "tts", SpeechInput(text)) for text in texts]
     engine = FakeEngine()
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
-    speech = Speech(engine, texts, requests, FakeSpeech())
+    model = ServedModels(engine, FakeRegistry(tts=FakeSpeech())).speech("tts")
+    speech = Speech(model, texts, requests, {}, Charge())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
     pieces = [piece async for piece in encoded_audio(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)

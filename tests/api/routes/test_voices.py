@@ -15,10 +15,12 @@ import numpy as np
 import openai
 import pytest
 
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import ModelNotFound
 from izwi.inputs.speech import VoicePrompt
 from izwi_api.serve.app import create_app
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import Settings
 from izwi_api.voices import files as voice_files
@@ -429,13 +431,17 @@ def test_a_new_voice_is_encoded_once(services, upload):
 
 async def test_of_many_first_uses_one_encodes(tmp_path, tone_wav):
     made = VoiceStore(tmp_path).create("me", tone_wav(1.0), "la")
-    registry = world()
+    engine, registry, settings = FakeEngine(), world(), Settings(home=tmp_path)
     # Two API servers, as two processes have them, each with its own memory.
     api_servers = [
-        Services(FakeEngine(), registry, Settings(home=tmp_path), VoiceStore(tmp_path))
+        Services(engine, ServedModels(engine, registry), settings, VoiceStore(tmp_path))
         for _ in "ab"
     ]
-    asks = [encoded_voice(services, "second", made) for services in api_servers for _ in range(8)]
+    asks = [
+        encoded_voice(services, services.registry.speech("second"), made)
+        for services in api_servers
+        for _ in range(8)
+    ]
     prompts = await asyncio.gather(*asks)
     assert registry.models["second"].num_encoded == 1
     for prompt in prompts:
@@ -446,29 +452,28 @@ async def test_of_many_first_uses_one_encodes(tmp_path, tone_wav):
 async def test_disconnect_while_encoding_frees_the_turn(tmp_path, tone_wav):
     store = VoiceStore(tmp_path)
     made = store.create("me", tone_wav(1.0), "la")
-    services = Services(FakeEngine(), world(), Settings(home=tmp_path), store)
+    engine, registry = FakeEngine(), world()
+    models = ServedModels(engine, registry)
+    services = Services(engine, models, Settings(home=tmp_path), store)
     began = asyncio.Event()
-    model = services.registry.models["tts"]
-    real = services.engine.submit
+    model = registry.models["tts"]
+    real = engine.submit_all
 
-    def submit(request):
+    def submit_all(requests):
         began.set()
-        return SlowStream() if model.num_encoded == 1 else real(request)
+        return Answers([SlowStream()]) if model.num_encoded == 1 else real(requests)
 
-    class SlowStream:
-        def __aiter__(self):
-            return self
-
+    class SlowStream(Answer):
         async def __anext__(self):
             await asyncio.sleep(60)
 
         def abort(self):
             services.engine.aborted.append("slow")
 
-    services.engine.submit = submit
-    first = asyncio.create_task(encoded_voice(services, "tts", made))
+    engine.submit_all = submit_all
+    first = asyncio.create_task(encoded_voice(services, models.speech("tts"), made))
     await began.wait()
-    second = asyncio.create_task(encoded_voice(services, "tts", made))
+    second = asyncio.create_task(encoded_voice(services, models.speech("tts"), made))
     await asyncio.sleep(0.05)
     first.cancel()
     assert (await asyncio.wait_for(second, 60)).text == "la"

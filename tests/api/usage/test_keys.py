@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi.fairness.callers import current_caller
+from izwi.inputs.speech import SpeechInput
 from izwi_api.cli.main import app as cli
 from izwi_api.cli.serve import check_exposure
 from izwi_api.environment import read_access
@@ -29,12 +30,15 @@ from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.auth import Auth
 from izwi_api.serve.app import create_app
 from izwi_api.serve.process_log import WithoutQueries
+from izwi_api.services.models.served import ServedModels
+from izwi_api.services.speech.writer import open_speech_writer
 from izwi_api.settings import Access, Settings
 from izwi_api.usage import keys as key_ring
 from izwi_api.usage.keys import KeyRing, add_key, digest_of, new_key, parse_keys
 from izwi_api.usage.limits import Clocks, KeyLimits, Meter
-from izwi_api.usage.metering import CountedEngine, Usage, current_usage
+from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
+from tests.api.routes.test_speech_stream import FakeWritableSpeech
 
 SPEECH = "/v1/audio/speech"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
@@ -429,43 +433,31 @@ def test_a_key_has_so_many_seconds_a_day(guarded, tone_wav):
     assert ask(1.0).status_code == 200
 
 
-class WrittenEngine:
-    """Records what is written."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, request_id, text_ids, closed):
-        self.written.append((request_id, tuple(text_ids), closed))
-
-    def pause(self, request_id):
-        self.written.append(("pause", request_id))
-
-    def abort(self, request_id):
-        self.written.append(("abort", request_id))
-
-
-def test_text_that_is_written_while_it_is_said_is_charged():
-    clock, engine = Clock(), WrittenEngine()
-    counted = CountedEngine(engine, FakeRegistry())
+async def test_text_that_is_written_while_it_is_said_is_charged():
+    clock = Clock()
+    engine = FakeEngine()
+    model = ServedModels(engine, FakeRegistry(tts=FakeWritableSpeech())).speech("tts")
     usage = Usage("alice", Meter(KeyLimits(characters_per_day=12), Clocks(clock, clock)))
     token = current_usage.set(usage)
     try:
-        counted.write("a", [1, 2], False)
+        # an id of the fake is a character, and counts as four
+        async with await open_speech_writer(model, SpeechInput("")) as writer:
+            await writer.write("ab")
+            assert usage.headers()["x-ratelimit-remaining-characters"] == "4"
+            with pytest.raises(QuotaExceeded):
+                await writer.write("cd")
         assert usage.headers()["x-ratelimit-remaining-characters"] == "4"
-        with pytest.raises(QuotaExceeded):
-            counted.write("a", [3, 4], False)
-        usage.counts_itself = True  # the API server charges for characters
-        usage.charge(characters=4)
-        counted.write("a", [5, 6, 7], True)
-        assert usage.headers()["x-ratelimit-remaining-characters"] == "0"
+        # a caller that charges for characters itself
+        async with await open_speech_writer(model, SpeechInput(""), charged=False) as writer:
+            await writer.write("efg")
+        assert usage.characters == 8
+        assert usage.model == "tts"
     finally:
         current_usage.reset(token)
-    counted.write("b", [8], True)  # nobody's
-    assert engine.written == [("a", (1, 2), False), ("a", (5, 6, 7), True), ("b", (8,), True)]
-    counted.pause("a")
-    counted.abort("a")
-    assert engine.written[3:] == [("pause", "a"), ("abort", "a")]
+    async with await open_speech_writer(model, SpeechInput("")) as writer:
+        await writer.write("h")  # nobody's
+    assert usage.characters == 8
+    assert not engine.live
 
 
 def test_a_page_elsewhere_may_call_if_it_is_named(guarded):

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from izwi.engine_client.protocol import Abortable
 from izwi_api.realtime.answering.response import Hooks, Response, ResponseSetting
 from izwi_api.realtime.answering.speaker import WIRE, Speaker
 from izwi_api.services.chat.cascade import AudioPiece
@@ -88,7 +89,7 @@ def test_all_audio_is_played_once_for_any_pauses(sizes, pauses):
     ]
 
 
-class Starved:
+class Starved(Abortable):
     """An answer whose models have generated one piece of audio, and no more for now."""
 
     answer = SimpleNamespace(num_prompt_tokens=0, num_tokens=0, reason=None)

@@ -12,6 +12,7 @@ from izwi_api.realtime.protocol.speaking_rate import CHARACTERS_PER_S, SpeakingR
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
 from tests.realtime.phone import Phone, call
 from tests.realtime.test_barge_in import ANSWER_S, OnlyChat, Tones
@@ -61,7 +62,8 @@ async def cut_in_half(phone, speeds):
         phone.tell("conversation.item.retrieve", item_id=item_id)
         await phone.be_silent(0.2)
 
-    services = Services(SimpleNamespace(load={}), OnlyChat(), Settings(), None)
+    engine = SimpleNamespace(load={})
+    services = Services(engine, ServedModels(engine, OnlyChat()), Settings(), None)
     await call(services, RealtimeSettings(model="chat"), phone, script())
     return phone.of("conversation.item.retrieved")[-1].event["item"]
 

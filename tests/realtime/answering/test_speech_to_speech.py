@@ -41,9 +41,9 @@ def world(tmp_path_factory):
     made = SimpleNamespace(engine=engine, asked=[])
     open_conversation = response_maker.open_conversation
 
-    async def seen(engine, registry, name, ask):
+    async def seen(model, ask):
         made.asked.append(ask)
-        return await open_conversation(engine, registry, name, ask)
+        return await open_conversation(model, ask)
 
     with pytest.MonkeyPatch.context() as patch, listening(app, ws="auto") as port:
         patch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, Self
 
 from izwi.request.request import Reason
 from izwi_api.services.chat.answer import AnswerDelta
@@ -30,7 +30,18 @@ class AnswerCost(Protocol):
 
 
 class LiveAnswer(Protocol):
-    """An answer that is being generated, by a cascade or by a speech-to-speech model."""
+    """An answer that is being generated, by a cascade or by a speech-to-speech model.
+
+    Leaving its context aborts it.
+    """
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Abort what still runs."""
+        ...
 
     @property
     def answer(self) -> AnswerCost:

@@ -203,21 +203,11 @@ class Response:
 
     async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         try:
-            spoken = self._spoken = await open_answer()
-            if not self._going.is_set():
-                spoken.pause()
-            made = encoded_pieces(spoken, self.setting.wire, self.setting.speed)
-            async with (
-                aclosing(made),
-                aclosing(self._prebuffer.pieces(made, self._is_dry)) as pieces,
-            ):
-                async for piece in pieces:
-                    await self._released.wait()
-                    if isinstance(piece, EncodedAudio):
-                        await self._send_audio(piece.data)
-                    else:
-                        await self._going.wait()
-                        self._tell_text(piece)
+            async with await open_answer() as spoken:
+                self._spoken = spoken
+                if not self._going.is_set():
+                    spoken.pause()
+                await self._send_pieces(spoken)
             await self._released.wait()
             if self.message is not None:
                 content, setting = self.message.content[0], self.setting
@@ -231,6 +221,20 @@ class Response:
                 error = IzwiError("internal error")
             await self._released.wait()
             self._hooks.ended(error)
+
+    async def _send_pieces(self, spoken: LiveAnswer) -> None:
+        made = encoded_pieces(spoken, self.setting.wire, self.setting.speed)
+        async with (
+            aclosing(made),
+            aclosing(self._prebuffer.pieces(made, self._is_dry)) as pieces,
+        ):
+            async for piece in pieces:
+                await self._released.wait()
+                if isinstance(piece, EncodedAudio):
+                    await self._send_audio(piece.data)
+                else:
+                    await self._going.wait()
+                    self._tell_text(piece)
 
     def _tell_text(self, delta: AnswerDelta) -> None:
         if delta.content:

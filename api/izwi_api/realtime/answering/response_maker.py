@@ -15,6 +15,7 @@ from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ToolChoice
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
+from izwi.model.protocol import SpeechModel
 from izwi_api.realtime.answering.context_window import answer_room, open_within
 from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.answering.response import ResponseSetting
@@ -36,6 +37,7 @@ from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.writer import default_writable_model
 from izwi_api.services.transcription.live import default_streaming_model
 from izwi_api.services.voices.names import resolve_voice
@@ -83,9 +85,10 @@ class ResponseMaker:
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
         """Start an answer to items, or to the last of them that fit. Raises IzwiError."""
-        is_spoken = takes_audio(self._services, settings.model)
+        model = self._services.registry.model(settings.model).frontend
+        is_spoken = Capability.CONVERSE in model.capabilities
         start = self._open_conversation if is_spoken else self._open_cascade
-        size = self._services.registry.model(settings.model).max_positions
+        size = model.max_positions
         most_tokens = size - answer_room(size, setting.max_tokens)
         retention = retention_of(settings)
         return await open_within(items, retention, most_tokens, partial(start, settings, setting))
@@ -93,7 +96,6 @@ class ResponseMaker:
     async def _open_conversation(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
-        services = self._services
         ask = ConversationInput(
             spoken_turns(items),
             speaks=setting.wire is not None,
@@ -101,11 +103,9 @@ class ResponseMaker:
             max_new_tokens=setting.max_tokens,
             instructions=settings.instructions,
         )
-        answer = await open_conversation(services.engine, services.registry, settings.model, ask)
-        model = services.registry.conversation(settings.model)
-        return LiveConversation(
-            services.engine, answer, model.frame_samples * 1000 / model.sample_rate
-        )
+        model = self._services.registry.conversation(settings.model)
+        answer, frontend = await open_conversation(model, ask), model.frontend
+        return LiveConversation(answer, frontend.frame_samples * 1000 / frontend.sample_rate)
 
     async def _open_cascade(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
@@ -120,13 +120,11 @@ class ResponseMaker:
                 await self._transcribe(settings, part)
         voice = None
         if setting.wire is not None:
-            name = _voice_model(services)
-            chosen = await find_voice(services, name, setting.voice)
-            voice = Voice(name, SpeechInput("", voice=chosen, seed=_seed(settings)))
+            speaks = _voice_model(services)
+            chosen = await find_voice(services, speaks, setting.voice)
+            voice = Voice(speaks, SpeechInput("", voice=chosen, seed=_seed(settings)))
         ask = _chat_input(settings, setting, items)
-        return await open_spoken_answer(
-            services.engine, services.registry, settings.model, ask, voice
-        )
+        return await open_spoken_answer(services.registry.chat(settings.model), ask, voice)
 
     async def _transcribe(self, settings: RealtimeSettings, part: Content) -> None:
         """Write down audio that the client inserted, the first time that it is needed."""
@@ -150,23 +148,24 @@ def _seed(settings: RealtimeSettings) -> int:
 
 def takes_audio(services: Services, model_name: str) -> bool:
     """Return whether the model is speech-to-speech. Raises ModelNotFound."""
-    return Capability.CONVERSE in services.registry.model(model_name).capabilities
+    return Capability.CONVERSE in services.registry.model(model_name).frontend.capabilities
 
 
-async def find_voice(services: Services, model_name: str, name: str | None) -> Any:
+async def find_voice(services: Services, model: ServedModel[SpeechModel], name: str | None) -> Any:
     """Return a voice of a speech model; None selects its first speaker. Raises VoiceNotFound."""
     if name is not None:
-        return await resolve_voice(services, model_name, name)
-    speakers = services.registry.speech(model_name).speakers
+        return await resolve_voice(services, model, name)
+    speakers = model.frontend.speakers
     return speakers[0] if speakers else None
 
 
-def _voice_model(services: Services) -> str:
+def _voice_model(services: Services) -> ServedModel[SpeechModel]:
     """Return the speech model, preferably one with streamed text input."""
     try:
-        return default_writable_model(services.registry)
+        name = default_writable_model(services.registry)
     except ModelNotFound:
-        return services.registry.default(Capability.SPEAK)
+        name = services.registry.default(Capability.SPEAK)
+    return services.registry.speech(name)
 
 
 def transcription_of(services: Services, settings: Settings) -> Transcription | None:
@@ -195,9 +194,9 @@ async def check_settings(services: Services, settings: Settings) -> None:
             message = f"{settings.model!r} is a speech-to-speech model and cannot call functions"
             raise InvalidRequest(message, param="session.tools")
     elif settings.audio.output.voice is not None:
-        name = _voice_model(services)
+        model = _voice_model(services)
         try:
-            await find_voice(services, name, settings.audio.output.voice)
+            await find_voice(services, model, settings.audio.output.voice)
         except VoiceNotFound as error:
             error.param = "session.audio.output.voice"
             raise

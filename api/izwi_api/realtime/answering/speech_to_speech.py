@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from izwi.engine_client.protocol import EngineClient
+from izwi.engine_client.protocol import Abortable
 from izwi.inputs.chat import Role
 from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
 from izwi_api.realtime.protocol.items import Content, Item
@@ -22,12 +22,11 @@ from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 _LEAST_SAMPLES = 1600
 
 
-class LiveConversation:
+class LiveConversation(Abortable):
     """Adapts `izwi_api.services.chat.cascade.SpokenAnswer` to `LiveAnswer`."""
 
-    def __init__(self, engine: EngineClient, answer: ConversationAnswer, frame_ms: float):
+    def __init__(self, answer: ConversationAnswer, frame_ms: float):
         self.answer, self.frame_ms = answer, frame_ms
-        self._engine = engine
 
     @property
     def sample_rate(self) -> int:
@@ -55,11 +54,11 @@ class LiveConversation:
 
     def pause(self) -> None:
         """Pause the model before its next step."""
-        self._engine.pause(self.answer.request_id)
+        self.answer.pause()
 
     def resume(self) -> None:
         """Resume with the next entry."""
-        self._engine.resume(self.answer.request_id)
+        self.answer.resume()
 
     def abort(self) -> None:
         """Abort the generation."""

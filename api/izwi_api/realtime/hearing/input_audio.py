@@ -213,10 +213,8 @@ class LiveTranscriber:
             self._live.refund()
 
     async def _run(self) -> str:
-        model = self._setting.model or ""
+        model = self._services.registry.transcription(self._setting.model or "")
         live = self._live = await open_live_transcription(
-            self._services.engine,
-            self._services.registry,
             model,
             language=self._setting.language,
             context=self._setting.prompt or "",

@@ -13,13 +13,16 @@ from uuid import uuid4
 
 import msgspec
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
-from izwi.errors import ModelNotFound
+from izwi.engine_client.protocol import Abortable, Answer, Answers
+from izwi.errors import ModelNotFound, Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
+from izwi.model.protocol import ChatModel
 from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.models.served import Registry, ServedModel
+from izwi_api.usage.metering import Charge
 
 _SEEDS = 1 << 64
 
@@ -101,11 +104,10 @@ class AnswerDelta(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Answer:
-    """An answer while it is written. Call `abort` to stop early.
+class ChatAnswer(Abortable):
+    """An answer while it is written. Leaving its context aborts it.
 
     Attributes:
-        request_id: Of the engine's request.
         num_prompt_tokens: Tokens of the prompt, for usage.
         num_tokens: Tokens written so far, including thoughts.
         reasoning: Thoughts so far.
@@ -116,16 +118,21 @@ class Answer:
     """
 
     def __init__(
-        self, request: Request, stream: OutputStream, reader: AnswerReader, stops: Sequence[str]
+        self,
+        request: Request,
+        answer: Answer,
+        reader: AnswerReader,
+        stops: Sequence[str],
+        charge: Charge,
     ):
-        self.request_id = request.request_id
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
         self.reasoning = self.content = ""
         self.calls: list[ToolCall] = []
         self.logprobs: list[TokenLogprob] = []
         self.reason: Reason | None = None
-        self._stream, self._reader, self._stops = stream, reader, StopText(stops)
+        self._answer, self._reader, self._stops = answer, reader, StopText(stops)
+        self._charge = charge
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -149,7 +156,7 @@ class Answer:
             IzwiError: The engine failed.
         """
         try:
-            async for chunk in chunks_of(self._stream):
+            async for chunk in chunks_of(self._answer):
                 ids = tokens_of(chunk)
                 self.num_tokens += len(ids)
                 text = self._grow(self._reader.read(ids), chunk.reason)
@@ -163,6 +170,9 @@ class Answer:
                     yield AnswerDelta(calls=(call,))
                 if self.reason is not None:
                     return
+        except Overloaded:
+            self._charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
@@ -171,9 +181,18 @@ class Answer:
         async for _ in self.deltas():
             pass
 
+    def pause(self) -> None:
+        """Pause the request before its next step."""
+        self._answer.pause()
+
+    def resume(self) -> None:
+        """Resume with the next token."""
+        self._answer.resume()
+
     def abort(self) -> None:
         """Abort the request."""
-        self._stream.abort()
+        self._charge.settle()
+        self._answer.abort()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
         reasoning, content, calls = text.reasoning, self._stops.write(text.content), text.calls
@@ -236,34 +255,28 @@ def start_ahead(registry: Registry) -> None:
 
 
 async def open_answers(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[ChatModel],
     ask: ChatInput,
     *,
     stops: Sequence[str] = (),
     count: int = 1,
-) -> list[Answer]:
+) -> Answers[ChatAnswer]:
     """Start several answers to one conversation; its prompt is computed once.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The chat model.
+        model: The chat model.
         ask: The conversation and its options; each answer has the next seed.
         stops: The text ends before the first of these; thoughts may contain them.
         count: Number of answers.
 
     Raises:
-        ModelNotFound: No such model.
-        InvalidRequest: The model has another capability, or cannot do what was requested.
+        InvalidRequest: The model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full, or too many grammars wait to be compiled; nothing
             was started.
     """
-    model = registry.chat(model_name)
-    request_id = f"chat-{uuid4().hex}"
-    first = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
+    request_id, frontend = f"chat-{uuid4().hex}", model.frontend
+    first = await asyncio.to_thread(frontend.prepare_chat, request_id, model.name, ask)
     if first.grammar is not None:
         checked = await grammar_check().check(first.grammar)
         first = msgspec.structs.replace(first, grammar=checked)
@@ -273,28 +286,30 @@ async def open_answers(
         )
         for place in range(1, count)
     ]
-    streams = engine.submit_all(requests)
-    return [
-        Answer(request, stream, model.open_answer(request), stops)
-        for request, stream in zip(requests, streams, strict=True)
-    ]
+    num_characters = sum(len(message.content) for message in ask.messages)
+    charges = Charge.together(count, characters=num_characters)
+    try:
+        answers = model.submit_all(requests)
+    except BaseException:
+        for charge in charges:
+            charge.settle(is_refused=True)
+        raise
+    return Answers(
+        ChatAnswer(request, answer, frontend.open_answer(request), stops, charge)
+        for request, answer, charge in zip(requests, answers, charges, strict=True)
+    )
 
 
 async def open_answer(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
-    ask: ChatInput,
-    *,
-    stops: Sequence[str] = (),
-) -> Answer:
+    model: ServedModel[ChatModel], ask: ChatInput, *, stops: Sequence[str] = ()
+) -> ChatAnswer:
     """Start one answer to a conversation, like `open_answers`."""
-    (answer,) = await open_answers(engine, registry, model_name, ask, stops=stops)
+    (answer,) = await open_answers(model, ask, stops=stops)
     return answer
 
 
 async def merged_deltas(
-    answers: Sequence[Answer],
+    answers: Sequence[ChatAnswer],
 ) -> AsyncGenerator[tuple[int, AnswerDelta | None]]:
     """Yield deltas of several answers as they come, each with its index; None at an end.
 
@@ -305,7 +320,7 @@ async def merged_deltas(
     """
     queue: asyncio.Queue[tuple[int, AnswerDelta | None]] = asyncio.Queue(maxsize=1)
 
-    async def read(place: int, answer: Answer) -> None:
+    async def read(place: int, answer: ChatAnswer) -> None:
         async with aclosing(answer.deltas()) as deltas:
             async for delta in deltas:
                 await queue.put((place, delta))
@@ -342,7 +357,7 @@ async def _next(
         waiting.cancel()
 
 
-async def finish_all(answers: Sequence[Answer]) -> None:
+async def finish_all(answers: Sequence[ChatAnswer]) -> None:
     """Wait until all answers are complete; if one fails, abort the others."""
     async with aclosing(merged_deltas(answers)) as deltas:
         async for _ in deltas:

@@ -16,12 +16,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
-from izwi.engine_client.protocol import EngineClient
+from izwi.engine_client.protocol import Abortable
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
-from izwi_api.services.chat.answer import Answer, AnswerDelta, open_answer
-from izwi_api.services.context import Registry
+from izwi.model.protocol import ChatModel, SpeechModel
+from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, open_answer
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.speakable import SpeakableText
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 
@@ -31,9 +32,9 @@ _MAX_UNREAD_AUDIO = 4
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A speech model by name, and how it speaks; the text of `ask` is not used."""
+    """A speech model, and how it speaks; the text of `ask` is not used."""
 
-    model_name: str
+    model: ServedModel[SpeechModel]
     ask: SpeechInput
 
 
@@ -48,18 +49,18 @@ class AudioPiece:
     made_s: float = field(default_factory=lambda: time.monotonic())
 
 
-class SpokenAnswer:
-    """An answer while it is written and spoken. Call `abort` to stop early.
+class SpokenAnswer(Abortable):
+    """An answer while it is written and spoken. Leaving its context aborts both.
 
     Attributes:
         answer: Its text so far, why it ended, and its token counts.
         sample_rate: Sample rate of the audio, in Hz; None for an answer without audio.
     """
 
-    def __init__(self, engine: EngineClient, answer: Answer, writer: SpeechWriter | None):
+    def __init__(self, answer: ChatAnswer, writer: SpeechWriter | None):
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
-        self._engine, self._writer = engine, writer
+        self._writer = writer
         self._pieces: deque[AnswerDelta | AudioPiece] = deque()
         self._num_unread = 0  # audio pieces among them
         self._changed, self._room = asyncio.Event(), asyncio.Event()
@@ -106,13 +107,13 @@ class SpokenAnswer:
 
     def pause(self) -> None:
         """Pause both models before their next steps."""
-        self._engine.pause(self.answer.request_id)
+        self.answer.pause()
         if self._writer is not None:
             self._writer.pause()
 
     def resume(self) -> None:
         """Continue with the next token and the next sample."""
-        self._engine.resume(self.answer.request_id)
+        self.answer.resume()
         if self._writer is not None:
             self._writer.resume()
 
@@ -172,9 +173,7 @@ class SpokenAnswer:
 
 
 async def open_spoken_answer(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[ChatModel],
     ask: ChatInput,
     voice: Voice | None,
     *,
@@ -183,18 +182,17 @@ async def open_spoken_answer(
     """Start an answer to a conversation, spoken if a voice is given; `stops` as `open_answers`.
 
     Raises:
-        ModelNotFound: No such chat or speech model.
         InvalidRequest: A model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """
     writer = None
     if voice is not None:
-        writer = await open_speech_writer(engine, registry, voice.model_name, voice.ask)
+        writer = await open_speech_writer(voice.model, voice.ask)
     try:
-        answer = await open_answer(engine, registry, model_name, ask, stops=stops)
+        answer = await open_answer(model, ask, stops=stops)
     except BaseException:
         if writer is not None:
             writer.abort()
         raise
-    return SpokenAnswer(engine, answer, writer)
+    return SpokenAnswer(answer, writer)

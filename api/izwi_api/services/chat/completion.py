@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from izwi.request.request import Reason
-from izwi_api.services.chat.answer import Answer, AnswerDelta, TokenLogprob
+from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, TokenLogprob
 
 
 class Completion:
@@ -19,7 +19,7 @@ class Completion:
         self._head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time())}
         self._model = model_name
 
-    def full(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def full(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         """Return the complete response. `reasoning_content` is left out if there is none."""
         choices = [_choice(place, answer) for place, answer in enumerate(answers)]
         return self._object("chat.completion", choices) | {"usage": usage_of(answers)}
@@ -46,11 +46,11 @@ class Completion:
             ]
         return self._piece(place, grown, logprobs=_logprobs_json(delta.logprobs))
 
-    def last_chunk(self, place: int, answer: Answer) -> dict[str, Any]:
+    def last_chunk(self, place: int, answer: ChatAnswer) -> dict[str, Any]:
         """Return the last chunk, with the finish reason."""
         return self._piece(place, {}, finish_reason(answer))
 
-    def usage_chunk(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def usage_chunk(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         """Return the usage chunk, which follows the last one on request."""
         return self._object("chat.completion.chunk", []) | {"usage": usage_of(answers)}
 
@@ -68,7 +68,7 @@ class Completion:
         return {**self._head, "object": kind, "model": self._model, "choices": choices}
 
 
-def usage_of(answers: Sequence[Answer]) -> dict[str, object]:
+def usage_of(answers: Sequence[ChatAnswer]) -> dict[str, object]:
     """Return the usage in tokens; the prompt counts once for all choices."""
     read = answers[0].num_prompt_tokens
     written = sum(answer.num_tokens for answer in answers)
@@ -81,14 +81,14 @@ def usage_of(answers: Sequence[Answer]) -> dict[str, object]:
     }
 
 
-def finish_reason(answer: Answer) -> str:
+def finish_reason(answer: ChatAnswer) -> str:
     """Return the finish reason; `tool_calls` if a call is complete."""
     if answer.reason is Reason.LENGTH:
         return "length"
     return "tool_calls" if answer.num_calls else "stop"
 
 
-def _choice(place: int, answer: Answer) -> dict[str, Any]:
+def _choice(place: int, answer: ChatAnswer) -> dict[str, Any]:
     content = answer.content or (None if answer.calls else "")
     message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
     if answer.num_reasoning_tokens:

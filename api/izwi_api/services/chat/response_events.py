@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from izwi.request.request import Reason
 from izwi_api.schemas.responses import ResponseBody
-from izwi_api.services.chat.answer import Answer, AnswerDelta, CallDelta
+from izwi_api.services.chat.answer import AnswerDelta, CallDelta, ChatAnswer
 
 Event = dict[str, Any]
 
@@ -61,7 +61,7 @@ class ResponseWriter:
         for call in delta.calls:
             yield from self._grow_call(call)
 
-    def end(self, answer: Answer) -> Iterator[Event]:
+    def end(self, answer: ChatAnswer) -> Iterator[Event]:
         """Return the events for the end of the answer, complete or truncated."""
         yield from self._close("completed" if answer.reason is Reason.STOP else "incomplete")
         cut = answer.reason is Reason.LENGTH

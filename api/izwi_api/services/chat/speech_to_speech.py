@@ -9,19 +9,23 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Abortable
+from izwi.engine_client.protocol import Answer as EngineAnswer
+from izwi.errors import Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText
-from izwi.inputs.conversation import Answer, ConversationInput
+from izwi.inputs.conversation import Answer, ConversationInput, size_of
+from izwi.model.protocol import ConversationModel
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.models.served import ServedModel
+from izwi_api.usage.metering import Charge, seconds
 
 
-class ConversationAnswer:
-    """An answer while it is made. Call `abort` to stop early.
+class ConversationAnswer(Abortable):
+    """An answer while it is made. Leaving its context aborts it.
 
     Attributes:
-        request_id: Of the engine's request.
         sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
@@ -31,15 +35,20 @@ class ConversationAnswer:
     """
 
     def __init__(
-        self, request: Request, stream: OutputStream, reader: AnswerReader, sample_rate: int
+        self,
+        request: Request,
+        answer: EngineAnswer,
+        reader: AnswerReader,
+        sample_rate: int,
+        charge: Charge,
     ):
-        self.request_id, self.sample_rate = request.request_id, sample_rate
+        self.sample_rate = sample_rate
         self.num_prompt_positions = request.prompt.num_positions
         self.text = ""
         self.reason: Reason | None = None
         self.num_frames = 0
         self._entries: list[tuple[int, ...]] = []
-        self._stream, self._reader = stream, reader
+        self._answer, self._reader, self._charge = answer, reader, charge
 
     @property
     def entries(self) -> Answer:
@@ -63,7 +72,7 @@ class ConversationAnswer:
             IzwiError: The engine failed.
         """
         try:
-            async for chunk in chunks_of(self._stream):
+            async for chunk in chunks_of(self._answer):
                 tokens = tokens_of(chunk)
                 new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
                 self._entries += new
@@ -75,29 +84,44 @@ class ConversationAnswer:
                 if text:
                     yield AnswerText("", text)
                 if chunk.pcm is not None and len(chunk.pcm):
+                    self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield AudioPiece(chunk.pcm)
                 self.reason = chunk.reason
+        except Overloaded:
+            self._charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
+    def pause(self) -> None:
+        """Pause the request before its next step."""
+        self._answer.pause()
+
+    def resume(self) -> None:
+        """Resume with the next entry."""
+        self._answer.resume()
+
     def abort(self) -> None:
         """Abort the request."""
-        self._stream.abort()
+        self._charge.settle()
+        self._answer.abort()
 
 
 async def open_conversation(
-    engine: EngineClient, registry: Registry, model_name: str, ask: ConversationInput
+    model: ServedModel[ConversationModel], ask: ConversationInput
 ) -> ConversationAnswer:
     """Start an answer.
 
     Raises:
-        ModelNotFound: No such model.
-        InvalidRequest: The model has another capability, or cannot do what was requested.
+        InvalidRequest: The model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.conversation(model_name)
-    request_id = f"talk-{uuid4().hex}"
-    request = await asyncio.to_thread(model.prepare_conversation, request_id, model_name, ask)
-    stream, reader = engine.submit(request), model.open_answer(request)
-    return ConversationAnswer(request, stream, reader, model.sample_rate)
+    request_id, frontend = f"talk-{uuid4().hex}", model.frontend
+    request = await asyncio.to_thread(frontend.prepare_conversation, request_id, model.name, ask)
+    reader = frontend.open_answer(request)
+    characters, num_samples = size_of(ask)
+    charge = Charge(characters=characters, heard_s=seconds(num_samples))
+    with charge.unless_refused():
+        answer = model.submit(request)
+    return ConversationAnswer(request, answer, reader, frontend.sample_rate, charge)

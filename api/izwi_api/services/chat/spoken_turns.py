@@ -6,7 +6,7 @@ import base64
 import binascii
 
 from izwi.arrays import Float32
-from izwi.audio.resample import resampling_of
+from izwi.audio.resample import Resampling
 from izwi.errors import InvalidAudio, InvalidRequest
 from izwi.inputs.chat import Role
 from izwi.inputs.conversation import AnswerContent, AudioContent, SpokenTurn
@@ -19,15 +19,20 @@ _ID3, _RIFF, _WAVE = b"ID3", (b"RIFF", b"RF64"), b"WAVE"
 
 
 async def read_turns(
-    services: Services, owner: str, model_name: str, messages: list[SpokenMessage]
+    services: Services,
+    owner: str,
+    model_name: str,
+    messages: list[SpokenMessage],
+    resampling: Resampling,
 ) -> tuple[SpokenTurn, ...]:
     """Decode the audio of messages and look up earlier answers.
 
     Args:
         services: Decoder and stored answers.
         owner: Name of the caller's API key, or empty.
-        model_name: The speech-to-speech model.
+        model_name: The speech-to-speech model, by the name in the request.
         messages: The conversation.
+        resampling: The filter for resampling the model's audio.
 
     Raises:
         InvalidRequest: An answer does not exist, or a message is empty.
@@ -48,7 +53,7 @@ async def read_turns(
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                samples = await decode_input_audio(services, model_name, part.input_audio)
+                samples = await decode_input_audio(services, part.input_audio, resampling)
                 parts.append(AudioContent(samples))
             else:
                 parts.append(part.text)
@@ -59,7 +64,9 @@ async def read_turns(
     return tuple(turns)
 
 
-async def decode_input_audio(services: Services, model_name: str, audio: InputAudio) -> Float32:
+async def decode_input_audio(
+    services: Services, audio: InputAudio, resampling: Resampling
+) -> Float32:
     """Decode the audio of a message: (n,) float32 at 16 kHz. Raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)
@@ -71,7 +78,6 @@ async def decode_input_audio(services: Services, model_name: str, audio: InputAu
             param="messages",
         )
     limits = services.settings.upload_limits
-    resampling = resampling_of(services.registry.model(model_name))
     return await services.decoder.decode(content, _RATE_HZ, limits, resampling)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from izwi.audio.resample import resampling_of
 from izwi.errors import InvalidAudio, InvalidRequest
 from izwi.inputs.conversation import Answer
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
+from izwi.model.protocol import TranscriptionModel
 from izwi_api.schemas.cascade import CascadeBody, HeardMessage
 from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
 from izwi_api.services.chat.spoken_turns import decode_input_audio
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.transcribe import open_transcription
 
 
@@ -65,10 +67,10 @@ async def transcribe_turns(
     """
     parts = [_parts(message) for message in body.messages]
     known = [await _known(services, owner, model_name, message) for message in body.messages]
-    transcriber = ""
+    transcriber = None
     if any(isinstance(part, AudioPart) for each in parts for part in each):
-        transcriber = body.transcription_model or services.registry.default(Capability.TRANSCRIBE)
-        services.registry.transcription(transcriber)
+        name = body.transcription_model or services.registry.default(Capability.TRANSCRIBE)
+        transcriber = services.registry.transcription(name)
     writing = _Writing(services, transcriber)
     try:
         async with asyncio.TaskGroup() as group:
@@ -94,7 +96,7 @@ class _Writing:
         num_heard: Prompt positions that the transcriber computed so far.
     """
 
-    def __init__(self, services: Services, transcriber: str):
+    def __init__(self, services: Services, transcriber: ServedModel[TranscriptionModel] | None):
         self.num_heard = 0
         self._services, self._transcriber = services, transcriber
 
@@ -103,14 +105,11 @@ class _Writing:
         return part if isinstance(part, str) else await self._write(part.input_audio)
 
     async def _write(self, audio: InputAudio) -> str:
-        services = self._services
-        ask = TranscriptionInput(await decode_input_audio(services, self._transcriber, audio))
-        transcription = await open_transcription(
-            services.engine, services.registry, self._transcriber, ask
-        )
-        async with aclosing(transcription.deltas()) as deltas:
-            async for _ in deltas:
-                pass
+        assert self._transcriber is not None
+        resampling = resampling_of(self._transcriber.frontend)
+        ask = TranscriptionInput(await decode_input_audio(self._services, audio, resampling))
+        async with await open_transcription(self._transcriber, ask) as transcription:
+            await transcription.finish()
         self.num_heard += transcription.num_prompt_positions
         return transcription.text
 

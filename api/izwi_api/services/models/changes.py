@@ -12,7 +12,7 @@ from izwi.checkpoints.hub import Progress, Report, is_hub_id
 from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient
 from izwi.errors import CheckpointError, EngineStopped, InvalidRequest, ModelNotFound
-from izwi_api.services.context import Registry
+from izwi_api.services.models.served import Registry
 
 logger = logging.getLogger(__name__)
 

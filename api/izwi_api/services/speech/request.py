@@ -8,8 +8,10 @@ import binascii
 
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.model.protocol import SpeechModel
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.voices.names import resolve_voice
 from izwi_api.settings import Settings
 from izwi_api.voices.reference_hosts import is_address
@@ -33,10 +35,10 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
         raise InvalidRequest("input has no text", param="input")
 
 
-def ignored_fields(services: Services, body: SpeechBody) -> list[str]:
+def ignored_fields(model: SpeechModel, body: SpeechBody) -> list[str]:
     """Return the fields of a request that its model cannot follow."""
-    follows = services.registry.speech(body.model).follows_instructions
-    return ["instructions"] if (body.instructions or "").strip() and not follows else []
+    is_asked = bool((body.instructions or "").strip())
+    return ["instructions"] if is_asked and not model.follows_instructions else []
 
 
 def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | None) -> SpeechInput:
@@ -57,17 +59,15 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
 
 
 async def find_voice(
-    services: Services, body: SpeechBody
+    services: Services, model: ServedModel[SpeechModel], body: SpeechBody
 ) -> str | VoicePrompt | ReferenceClip | None:
     """Return the voice that a request names or contains.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The voice does not exist, or the model cannot clone.
     """
-    model = services.registry.speech(body.model)
     if body.ref_audio is not None:
-        if not model.can_clone:
+        if not model.frontend.can_clone:
             raise InvalidRequest(
                 f"model {body.model!r} cannot follow a reference clip", param="ref_audio"
             )
@@ -76,8 +76,8 @@ async def find_voice(
         name = "ref_text" if body.ref_text is not None else "x_vector_only"
         raise InvalidRequest(f"{name} needs ref_audio", param=name)
     if body.voice is not None:
-        return await resolve_voice(services, body.model, body.voice)
-    if model.speakers:
+        return await resolve_voice(services, model, body.voice)
+    if model.frontend.speakers:
         raise InvalidRequest("missing required parameter: 'voice'", param="voice")
     return None
 

@@ -40,7 +40,7 @@ from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from izwi_api.services.transcription.align import Aligner
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import POLICY, SessionOver
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 
 class SpeechSession:
@@ -71,9 +71,7 @@ class SpeechSession:
         self._is_closing = self._is_configuring = False
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._begun_s = self._useful_s = time.monotonic()
-        self._usage = current_usage.get()
-        if self._usage is not None:
-            self._usage.counts_itself = True
+        self._charge = Charge()  # for all text, as it arrives
 
     @property
     def is_busy(self) -> bool:
@@ -130,16 +128,16 @@ class SpeechSession:
         model = services.registry.speech(model_name)
         check_texts(config.model_copy(update={"input": "-"}), services.settings)
         timing = self._word_aligner(config) if config.word_timestamps else None
-        ask = speech_input(config, await find_voice(services, config))
+        ask = speech_input(config, await find_voice(services, model, config))
         if config.split_granularity == "none":
-            if not isinstance(model, WritableModel):
+            if not isinstance(model.frontend, WritableModel):
                 raise InvalidRequest(
                     f"{model_name!r} needs its sentences whole", param="split_granularity"
                 )
             # The model's refusal is reported now, not after the first text.
-            await asyncio.to_thread(model.text_stream, "check", model_name, ask)
-        ignored = tuple(ignored_fields(services, config))
-        self._setting = Setting(config, model_name, ask, timing, ignored)
+            await asyncio.to_thread(model.frontend.text_stream, "check", model.name, ask)
+        ignored = tuple(ignored_fields(model.frontend, config))
+        self._setting = Setting(config, model.name, ask, timing, ignored)
 
     def _word_aligner(self, config: SessionConfig) -> tuple[Aligner, str | None]:
         if config.audio_encoding != "base64" or config.split_granularity == "none":
@@ -147,7 +145,7 @@ class SpeechSession:
                 "word_timestamps needs audio_encoding 'base64', and sentences or clauses",
                 param=WORDS_PARAM,
             )
-        return find_word_aligner(self._services.engine, self._services.registry, config.language)
+        return find_word_aligner(self._services.registry, config.language)
 
     def _write(self, text: str) -> None:
         limit = self._limits.utterance_chars
@@ -160,8 +158,7 @@ class SpeechSession:
         if not text:
             return
         is_new, utterance = self._open is None, self._utterance()
-        if self._usage is not None:
-            self._usage.charge(characters=len(text))
+        self._charge.add(characters=len(text))
         utterance.write(text)
         if is_new or not text.isspace():
             self._useful_s = time.monotonic()
@@ -237,33 +234,31 @@ class SpeechSession:
             text = await utterance.take()
         if text is None:
             return
-        setting, services = utterance.setting, self._services
-        writer = await open_speech_writer(
-            services.engine, services.registry, setting.model_name, setting.ask
-        )
-        feeding = asyncio.create_task(writer.feed(text, utterance.take))
-        try:
-            await self._send_file(writer, utterance, None)
-        finally:
-            feeding.cancel()
-            writer.abort()
-            await asyncio.gather(feeding, return_exceptions=True)
+        setting = utterance.setting
+        model = self._services.registry.speech(setting.model_name)
+        async with await open_speech_writer(model, setting.ask, charged=False) as writer:
+            feeding = asyncio.create_task(writer.feed(text, utterance.take))
+            try:
+                await self._send_file(writer, utterance, None)
+            finally:
+                feeding.cancel()
+                writer.abort()
+                await asyncio.gather(feeding, return_exceptions=True)
 
     async def _say_units(self, utterance: Utterance) -> None:
         setting, services = utterance.setting, self._services
+        model = services.registry.speech(setting.model_name)
         async with aclosing(utterance.units(services.settings.max_input_chars)) as units:
             async for unit in units:
                 seed = piece_seed(setting.ask.seed, utterance.num_files)
                 ask = structs.replace(setting.ask, text=unit, seed=seed)
-                registry, name = services.registry, setting.model_name
-                speech = await open_speech(services.engine, registry, name, ask)
-                output: Speech | TimedSpeech = speech
-                if setting.timing is not None:
-                    output = TimedSpeech(speech, *setting.timing, setting.config.speed)
-                try:
-                    await self._send_file(output, utterance, unit)
-                finally:
-                    output.abort()
+                async with await open_speech(model, ask, charged=False) as speech:
+                    if setting.timing is None:
+                        await self._send_file(speech, utterance, unit)
+                        continue
+                    speed = setting.config.speed
+                    async with TimedSpeech(speech, *setting.timing, speed) as timed:
+                        await self._send_file(timed, utterance, unit)
 
     async def _send_file(
         self, output: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None

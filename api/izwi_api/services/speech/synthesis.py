@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 from uuid import uuid4
@@ -18,15 +18,16 @@ from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.protocol import SpeechModel
 from izwi.model.tracks import Track
 from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry, chunks_of, frames_of
+from izwi_api.services.context import chunks_of, frames_of
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 # Pieces of a text that are submitted at a time, including the one being read. Each lasts some
 # seconds, which is enough for playback without gaps; more would only delay other callers.
@@ -45,8 +46,8 @@ class AudioSource(Protocol):
         ...
 
 
-class Speech:
-    """The audio of a text while it is made. Call `abort` to stop early.
+class Speech(Abortable):
+    """The audio of a text while it is made. Leaving its context aborts it.
 
     The first pieces are submitted at once. Each time that one has been read to its end, the next
     one is submitted. So a reader that reads nothing costs only the first ones, and a long text
@@ -62,34 +63,37 @@ class Speech:
 
     def __init__(
         self,
-        engine: EngineClient,
+        model: ServedModel[SpeechModel],
         texts: Sequence[str],
         requests: Sequence[Request],
-        model: SpeechModel,
-        pauses: Mapping[int, float] | None = None,
+        pauses: Mapping[int, float],
+        charge: Charge,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
         Args:
-            engine: The engine that runs the model.
+            model: The model that speaks.
             texts: The pieces, in order.
             requests: One for each piece.
-            model: The model that speaks.
             pauses: Seconds of silence before a piece, by its index; silence after the last piece
                 has the index `len(texts)`.
+            charge: For the whole text, so that a key without enough quota for it is refused before
+                any audio.
         """
-        self.texts, self.sample_rate = texts, model.sample_rate
-        self.tracks = model.tracks
-        self._pauses = pauses or {}
+        self.texts, self.sample_rate = texts, model.frontend.sample_rate
+        self.tracks = model.frontend.tracks
+        self._pauses = pauses
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
-        self._engine = engine
-        self._streams: deque[OutputStream] = deque()  # submitted and not read to their ends
-        self._submitted: deque[Request] = deque()  # the request of each stream
+        self._model = model
+        self._answers: deque[Answer] = deque()  # submitted and not read to their ends
         self._later = deque(requests)
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
-        self._start()
+        self._num_read = 0
+        self._charge = charge
+        # background work has no playback to run ahead of
+        num_first = PIECES_AHEAD if requests[0].streams else len(requests)
+        with charge.unless_refused():
+            self._submit(num_first)
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order; leaving early aborts all of them.
@@ -101,17 +105,18 @@ class Speech:
             for number in itertools.count():
                 if number in self._pauses:
                     yield silence(self._pauses[number], self.sample_rate)
-                if not self._streams:
+                if not self._answers:
                     break
-                async for chunk in chunks_of(self._streams[0]):
+                async for chunk in chunks_of(self._answers[0]):
                     self.num_frames += len(frames_of(chunk, self.tracks))
+                    if chunk.pcm is not None:
+                        self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield chunk
-                self._streams.popleft()
-                self._submitted.popleft()
+                self._answers.popleft()
+                self._num_read += 1
                 self._follow()
         except Overloaded:
-            self._submitted.popleft()  # the engine refunds refused requests itself
-            self._refund([*self._submitted, *self._later])
+            self._charge.refund(characters=sum(map(len, self.texts[self._num_read :])))
             raise
         finally:
             self.abort()
@@ -119,36 +124,26 @@ class Speech:
     def abort(self) -> None:
         """Abort all running pieces, and submit no more."""
         self._later.clear()
-        for stream in self._streams:
-            stream.abort()
-
-    def _start(self) -> None:
-        # background work has no playback to run ahead of
-        num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
-        first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
-        # a key without enough quota for the whole text is refused before any audio
-        if self._usage is not None:
-            self._usage.charge(characters=sum(map(_num_characters, self._later)))
-        try:
-            self._submit(first)
-        except BaseException:
-            self._refund(self._later)
-            raise
+        self._charge.settle()
+        for answer in self._answers:
+            answer.abort()
 
     def _follow(self) -> None:
-        """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
-        if self._later:
-            request = self._later.popleft()
-            self._refund([request])  # the engine charges for what it accepts
-            self._submit([request])
+        """Submit the next piece. Raises EngineStopped."""
+        if not self._later:
+            return
+        try:
+            self._submit(1)
+        except BaseException:
+            self._charge.refund(characters=len(self.texts[-len(self._later)]))
+            raise
 
-    def _submit(self, requests: Sequence[Request]) -> None:
-        self._streams += self._engine.submit_all(requests)
-        self._submitted += requests
-
-    def _refund(self, requests: Iterable[Request]) -> None:
-        if self._usage is not None:
-            self._usage.refund(characters=sum(map(_num_characters, requests)))
+    def _submit(self, count: int) -> None:
+        """Submit this many pieces, or those that are left."""
+        requests = list(itertools.islice(self._later, count))
+        self._answers += self._model.submit_all(requests)
+        for _ in requests:
+            self._later.popleft()
 
 
 class CollectedCodes:
@@ -177,31 +172,28 @@ class CollectedCodes:
 
 
 async def open_speech(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[SpeechModel],
     ask: SpeechInput,
     *,
     streams: bool = True,
+    charged: bool = True,
 ) -> Speech:
     """Start to speak a text.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The speech model.
+        model: The speech model.
         ask: The text, and how to speak it.
         streams: The audio is played while it is made; otherwise it is background work.
+        charged: Charge the text to the caller's quota.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The text cannot be spoken as asked.
         QuotaExceeded: The caller's key has too few characters left; nothing was started.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.speech(model_name)
-    texts, requests, pauses = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
-    return Speech(engine, texts, requests, model, pauses)
+    texts, requests, pauses = await asyncio.to_thread(_prepare, model, ask, streams)
+    charge = Charge(characters=sum(map(len, texts)), is_free=not charged)
+    return Speech(model, texts, requests, pauses, charge)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
@@ -245,16 +237,16 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+    model: ServedModel[SpeechModel], ask: SpeechInput, streams: bool
 ) -> tuple[list[str], list[Request], dict[int, float]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
-    texts, pauses = _split(model, ask)
+    texts, pauses = _split(model.frontend, ask)
     requests: list[Request] = []
     for index, text in enumerate(texts):
         wish = replace(ask, text=text, seed=piece_seed(ask.seed, index), pronunciations=None)
-        request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
+        request = model.frontend.prepare_speech(f"{speech_id}-{index}", model.name, wish)
         piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
         requests.append(piece)
     return texts, requests, pauses
@@ -293,8 +285,3 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
     if not texts:
         raise unsayable or InvalidRequest("there is no text to say", param="input")
     return texts, pauses
-
-
-def _num_characters(request: Request) -> int:
-    """Return what a piece counts against a key's quota; see `izwi_api.usage.metering`."""
-    return len(request.ask.text) if isinstance(request.ask, SpeechInput) else 0

@@ -15,7 +15,9 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput
+from izwi.model.protocol import SpeechModel
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.voices.encoding import (
     NewVoice,
@@ -63,19 +65,20 @@ async def design_voice(
     check_not_speaker(services, name)
     await asyncio.to_thread(services.voices.check_free, name)
     text = (script or _SCRIPT).strip()
-    sample = await _said(services, designer, text, prompt)
+    sample = await _said(designer, text, prompt)
     voice = NewVoice(name, sample, text, prompt=prompt)
     return await keep_voice(services, cloner, voice)
 
 
-def _designing_model(services: Services, wanted: str | None) -> str:
-    able = [name for name in speech_models(services) if _follows_descriptions(services, name)]
+def _designing_model(services: Services, wanted: str | None) -> ServedModel[SpeechModel]:
+    able = [model for model in speech_models(services) if _follows_descriptions(model.frontend)]
     if wanted not in (None, _ANY_MODEL):
-        if wanted not in able:
+        named = [model for model in able if model.name == wanted]
+        if not named:
             raise InvalidRequest(
                 "no model of that name that makes voices from descriptions is served", param="model"
             )
-        return wanted
+        return named[0]
     if not able:
         raise InvalidRequest(
             "no served model makes a voice from a description; send an audio_sample",
@@ -84,17 +87,18 @@ def _designing_model(services: Services, wanted: str | None) -> str:
     return able[0]
 
 
-def _follows_descriptions(services: Services, name: str) -> bool:
+def _follows_descriptions(model: SpeechModel) -> bool:
     """Whether a model makes a voice from words: it has no speakers, and does not clone."""
-    model = services.registry.speech(name)
     return not model.speakers and not model.can_clone
 
 
-async def _said(services: Services, model_name: str, text: str, prompt: str) -> bytes:
+async def _said(model: ServedModel[SpeechModel], text: str, prompt: str) -> bytes:
     """Speak a text in the described voice, and return a WAV file."""
     ask = SpeechInput(text, instruct=prompt)
-    speech = await open_speech(services.engine, services.registry, model_name, ask, streams=False)
-    async with aclosing(speech.chunks()) as chunks:
+    async with (
+        await open_speech(model, ask, streams=False) as speech,
+        aclosing(speech.chunks()) as chunks,
+    ):
         pieces = [chunk.pcm async for chunk in chunks if chunk.pcm is not None]
     pcm = np.concatenate([np.zeros(0, np.float32), *pieces])
     seconds = len(pcm) / speech.sample_rate

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.audio.resample import resample
-from izwi.engine_client.protocol import EngineClient
+from izwi.engine_client.protocol import Abortable
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord, AlignmentModel
 from izwi.request.request import Chunk
-from izwi_api.services.context import Registry
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import Speech
 from izwi_api.services.speech.text_shares import cut_text, spoken_shares
 from izwi_api.services.transcription.align import Aligner, find_aligner
@@ -39,8 +39,8 @@ PARAM = "word_timestamps"
 _ANY_LANGUAGE = frozenset({"", "auto"})
 
 
-class TimedSpeech:
-    """Speech with the times of its words. Call `abort` to stop early.
+class TimedSpeech(Abortable):
+    """Speech with the times of its words. Leaving its context aborts it.
 
     Args:
         speech: The speech; none of it has been read yet.
@@ -142,16 +142,14 @@ class TimedSpeech:
         ]
 
 
-def find_word_aligner(
-    engine: EngineClient, registry: Registry, language: str | None
-) -> tuple[Aligner, str | None]:
+def find_word_aligner(registry: ServedModels, language: str | None) -> tuple[Aligner, str | None]:
     """Return the aligner for speech in a language, and the language to pass to it.
 
     Raises:
         InvalidRequest: No alignment model is served, or it does not support the language.
     """
     try:
-        aligner = find_aligner(engine, registry)
+        aligner = find_aligner(registry)
     except ModelNotFound as error:
         raise InvalidRequest(
             "word times need an alignment model beside the speech model, and none is served",

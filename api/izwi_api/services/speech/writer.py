@@ -14,16 +14,19 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import EngineClient, OutputStream
-from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
+from izwi.engine_client.protocol import Abortable, Answer
+from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
+from izwi.model.protocol import SpeechModel
 from izwi.request.input_stream import TextPart, WritableModel
 from izwi.request.request import Chunk, Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import chunks_of
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.services.speech.pausing_text import PausingText
 from izwi_api.services.speech.spoken_text import Pause, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence
+from izwi_api.usage.metering import CHARACTERS_PER_ID, Charge
 
 # How far the text may be ahead of the audio that was read, in text ids; in pieces it is
 # `PIECES_AHEAD`.
@@ -34,19 +37,19 @@ _BLOCK = 512
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A request in flight, or a pause, which has no stream."""
+    """A request in flight, or a pause, which has no answer."""
 
-    request_id: str = ""
-    stream: OutputStream | None = None
+    answer: Answer | None = None
+    charge: Charge | None = None  # for its text, unless that is still written
     pause_s: float = 0.0
     num_ids: int = 0
     num_frames: int = 0
 
 
-class SpeechWriter:
+class SpeechWriter(Abortable):
     """A text that one task writes while another one reads its audio.
 
-    Call `abort` to stop early; leaving `chunks` does so, too.
+    Leaving its context, or `chunks`, aborts it.
 
     Attributes:
         sample_rate: Sample rate of the audio, in Hz.
@@ -54,13 +57,18 @@ class SpeechWriter:
         num_frames: Frames of the audio read so far.
     """
 
-    def __init__(self, engine: EngineClient, text: PausingText, speech_id: str, sample_rate: int):
-        self.sample_rate = sample_rate
+    def __init__(
+        self, model: ServedModel[SpeechModel], text: PausingText, speech_id: str, *, charged: bool
+    ):
+        self.sample_rate = model.frontend.sample_rate
         self.num_prompt_positions = 0
         self.num_frames = 0
-        self._engine, self._text, self._id = engine, text, speech_id
+        self._model, self._text, self._id = model, text, speech_id
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
+        self._written: Answer | None = None  # to the request that the text goes to
         self._closed = self._paused = False
+        self._is_free = not charged
+        self._charge = Charge(is_free=self._is_free)  # for text that is written to a request
         self._error: BaseException | None = None
         self._writing = asyncio.Lock()
         self._changed, self._room = asyncio.Event(), asyncio.Event()
@@ -118,47 +126,52 @@ class SpeechWriter:
         try:
             while await self._has_piece():
                 piece = self._pieces[0]
-                if piece.stream is None:
+                if piece.answer is None:
                     yield silence(piece.pause_s, self.sample_rate)
                     self._pieces.popleft()
                     self._room.set()
                     continue
-                async for chunk in chunks_of(piece.stream):
+                async for chunk in chunks_of(piece.answer):
                     piece.num_frames += len(chunk.entries)
                     self.num_frames += len(chunk.entries)
+                    if chunk.pcm is not None:
+                        self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     self._room.set()
                     yield chunk
                 self._pieces.popleft()
                 self._room.set()
         except EngineStopped as error:
             raise self._error or error from None
+        except Overloaded:
+            if (charge := self._pieces[0].charge) is not None:
+                charge.settle(is_refused=True)
+            raise
         finally:
             self.abort()
 
     def pause(self) -> None:
         """Pause all pieces before the engine's next step."""
         self._paused = True
-        for piece in self._requests():
-            self._engine.pause(piece.request_id)
+        for answer in self._answers():
+            answer.pause()
 
     def resume(self) -> None:
         """Continue with the next sample."""
         self._paused = False
-        for piece in self._requests():
-            self._engine.resume(piece.request_id)
+        for answer in self._answers():
+            answer.resume()
 
     def abort(self) -> None:
         """Abort all running pieces, and wake the tasks that wait here."""
         self._fail(EngineStopped("the speech was aborted"))
 
-    def _requests(self) -> list[_Piece]:
-        return [piece for piece in self._pieces if piece.stream is not None]
+    def _answers(self) -> list[Answer]:
+        return [piece.answer for piece in self._pieces if piece.answer is not None]
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        for piece in self._pieces:
-            if piece.stream is not None:
-                piece.stream.abort()
+        for answer in self._answers():
+            answer.abort()
         self._changed.set()
         self._room.set()
 
@@ -204,16 +217,21 @@ class SpeechWriter:
     def _submit(self, part: TextPart) -> None:
         if part.request is not None:
             request = self._named(part.request, part.piece)
-            self._pieces.append(_Piece(request.request_id, self._engine.submit(request)))
+            charge = Charge(characters=part.num_characters, is_free=self._is_free)
+            with charge.unless_refused():
+                self._written = self._model.submit(request)
+            self._pieces.append(_Piece(self._written, charge))
             if self._paused:
-                self._engine.pause(request.request_id)
+                self._written.pause()
             self.num_prompt_positions += request.prompt.num_positions
             self._changed.set()
             if not request.open_input:
                 return
         if self._pieces:  # otherwise it has ended
             self._pieces[-1].num_ids += len(part.ids)
-        self._engine.write(part.request_id, part.ids, part.closed)
+        self._charge.add(characters=CHARACTERS_PER_ID * len(part.ids))
+        if self._written is not None:
+            self._written.write(part.ids, part.closed)
 
     def _named(self, request: Request, piece: int) -> Request:
         """Return the request with its piece's seed, as part of its speech."""
@@ -222,40 +240,44 @@ class SpeechWriter:
         return replace(request, seed=seed, listener=self._id, continues=piece > 0, ask=wish)
 
 
-def default_writable_model(registry: Registry) -> str:
+def default_writable_model(registry: ServedModels) -> str:
     """Return the first model that can speak a text while it is written.
 
     Raises:
         ModelNotFound: None is served.
     """
     for name in registry.names():
-        model = registry.model(name)
+        model = registry.model(name).frontend
         if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
             return name
     raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
 
 async def open_speech_writer(
-    engine: EngineClient, registry: Registry, model_name: str, ask: SpeechInput
+    model: ServedModel[SpeechModel], ask: SpeechInput, *, charged: bool = True
 ) -> SpeechWriter:
     """Start a speech whose text is written later; `ask.text` is not used.
 
+    Args:
+        model: The speech model.
+        ask: How to speak it.
+        charged: Charge the text to the caller's quota.
+
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The model cannot do what was requested, or needs the whole text.
     """
-    model = registry.speech(model_name)
-    if not isinstance(model, WritableModel):
-        raise InvalidRequest(f"{model_name!r} needs the complete text", param="model")
+    frontend = model.frontend
+    if not isinstance(frontend, WritableModel):
+        raise InvalidRequest(f"{model.name!r} needs the complete text", param="model")
     speech_id = new_speech_id()
     plain = replace(ask, pronunciations=None)
 
     def open_text() -> PausingText:
         return PausingText(
-            lambda name: model.text_stream(name, model_name, plain),
+            lambda name: frontend.text_stream(name, model.name, plain),
             speech_id,
             Pronunciations(ask.pronunciations),
         )
 
     text = await asyncio.to_thread(open_text)
-    return SpeechWriter(engine, text, speech_id, model.sample_rate)
+    return SpeechWriter(model, text, speech_id, charged=charged)

@@ -14,24 +14,34 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from izwi.arrays import Samples
-from izwi.engine_client.protocol import EngineClient, OutputStream
-from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.engine_client.protocol import Answer
+from izwi.errors import InvalidRequest, ModelNotFound, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord, AlignmentModel
 from izwi.model.capability import Capability
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import chunks_of
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.services.transcription.transcribe import SAMPLE_RATE, Segment, num_together
+from izwi_api.usage.metering import Charge, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Aligner:
-    """An alignment model, and the engine that runs it."""
+    """Aligns with a served model."""
 
-    engine: EngineClient
-    name: str
-    model: AlignmentModel
+    served: ServedModel[AlignmentModel]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.served.name
+
+    @property
+    def model(self) -> AlignmentModel:
+        """The model."""
+        return self.served.frontend
 
     async def align(
         self, asks: Sequence[AlignmentInput], *, charged: bool = True
@@ -52,17 +62,23 @@ class Aligner:
             Overloaded: The engine's queue is full; nothing was started.
         """
         requests = await compute(self._prepare, asks)
-        # a key is charged for the input that a request was prepared from
-        started = requests if charged else [replace(request, ask=None) for request in requests]
-        streams = self.engine.submit_all(started)
-        try:
-            return [
-                _within(await self._words(request, stream), len(ask.samples) / SAMPLE_RATE)
-                for ask, request, stream in zip(asks, requests, streams, strict=True)
-            ]
-        finally:
-            for stream in streams:
-                stream.abort()
+        heard_s = seconds(sum(len(ask.samples) for ask in asks))
+        charge = Charge(heard_s=heard_s, is_free=not charged)
+        with charge.unless_refused():
+            # alignments are not recorded, so the engine needs no input besides the prompt
+            answers = self.served.submit_all([replace(request, ask=None) for request in requests])
+        aligned: list[list[AlignedWord]] = []
+        async with answers:
+            for ask, request, answer in zip(asks, requests, answers, strict=True):
+                try:
+                    words = await self._words(request, answer)
+                except Overloaded:
+                    rest = asks[len(aligned) :]
+                    charge.refund(heard_s=seconds(sum(len(one.samples) for one in rest)))
+                    raise
+                aligned.append(_within(words, len(ask.samples) / SAMPLE_RATE))
+        charge.settle()
+        return aligned
 
     async def align_segments(
         self, samples: Samples, segments: Sequence[Segment]
@@ -104,14 +120,14 @@ class Aligner:
             for index, ask in enumerate(asks)
         ]
 
-    async def _words(self, request: Request, stream: OutputStream) -> list[AlignedWord]:
+    async def _words(self, request: Request, answer: Answer) -> list[AlignedWord]:
         classes: list[int] = []
-        async for chunk in chunks_of(stream):
+        async for chunk in chunks_of(answer):
             classes += chunk.entries.ravel().tolist()  # an entry is one class
         return await asyncio.to_thread(self.model.read_alignment, request, classes)
 
 
-def find_aligner(engine: EngineClient, registry: Registry, name: str | None = None) -> Aligner:
+def find_aligner(registry: ServedModels, name: str | None = None) -> Aligner:
     """Return an aligner by name, or the first that is served.
 
     Raises:
@@ -119,16 +135,16 @@ def find_aligner(engine: EngineClient, registry: Registry, name: str | None = No
         InvalidRequest: The model has another capability.
     """
     if name is None:
-        served = registry.names()
-        name = next((n for n in served if Capability.ALIGN in registry.model(n).capabilities), None)
+        models = map(registry.model, registry.names())
+        able = (model for model in models if Capability.ALIGN in model.frontend.capabilities)
+        name = next((model.name for model in able), None)
         if name is None:
             raise ModelNotFound("no alignment model is served here", param="model")
     model = registry.model(name)
-    if Capability.ALIGN not in model.capabilities:
-        raise InvalidRequest(
-            f"model {name!r} does {', '.join(model.capabilities)}, not alignment", param="model"
-        )
-    return Aligner(engine, name, cast(AlignmentModel, model))
+    does = model.frontend.capabilities
+    if Capability.ALIGN not in does:
+        raise InvalidRequest(f"model {name!r} does {', '.join(does)}, not alignment", param="model")
+    return Aligner(cast(ServedModel[AlignmentModel], model))
 
 
 def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.arrays import Float32
-from izwi.engine_client.protocol import EngineClient, OutputStream
+from izwi.engine_client.protocol import Answer
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.capability import Capability
 from izwi.model.protocol import TranscriptionModel
@@ -28,8 +28,9 @@ from izwi.request.input_stream import (
     TranscriptionStream,
 )
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of, tokens_of
-from izwi_api.usage.metering import current_usage
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.models.served import ServedModel, ServedModels
+from izwi_api.usage.metering import Charge, seconds
 
 SAMPLE_RATE = 16_000
 # Audio that may be queued while the model is behind; beyond that, `feed` waits.
@@ -89,15 +90,13 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def __init__(
         self,
-        engine: EngineClient,
-        model: StreamingTranscriptionModel,
-        name: str,
+        model: ServedModel[TranscriptionModel],
+        frontend: StreamingTranscriptionModel,
         stream: TranscriptionStream,
+        charge: Charge,
     ):
-        self._engine, self._model, self._name, self._stream = engine, model, name, stream
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
-        self._charged_s = 0.0
+        self._model, self._frontend, self._stream = model, frontend, stream
+        self._charge = charge
         self._request_id = f"live-{uuid4().hex}"
         self._num_requests = 0
         self._waiting: deque[Float32] = deque()
@@ -106,7 +105,7 @@ class LiveTranscription(AsyncIterator[Event]):
         self._arrived = asyncio.Event()  # audio, or its end
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()  # nothing can be done until more arrives
-        self._in_flight: OutputStream | None = None  # a step that may be overtaken
+        self._in_flight: Answer | None = None  # a step that may be overtaken
         self._is_overtaken = False
         self._events: deque[Event] = deque()
         self._reported = asyncio.Event()
@@ -129,10 +128,7 @@ class LiveTranscription(AsyncIterator[Event]):
             raise InvalidRequest("this transcription has ended and accepts no more audio")
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
-        if self._usage is not None:
-            duration_s = len(samples) / SAMPLE_RATE
-            self._usage.charge(heard_s=duration_s)
-            self._charged_s += duration_s
+        self._charge.add(heard_s=seconds(len(samples)))
         size = _PIECE_S * SAMPLE_RATE
         for start in range(0, len(samples), size):
             piece = samples[start : start + size].astype(np.float32)  # the caller's may change
@@ -151,9 +147,7 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def refund(self) -> None:
         """Refund the charge for the audio so far, because it is transcribed again."""
-        if self._usage is not None:
-            self._usage.refund(heard_s=self._charged_s)
-        self._charged_s = 0.0
+        self._charge.settle(is_refused=True)
 
     async def caught_up(self) -> None:
         """Wait until the audio fed so far is transcribed, as far as it can be without more.
@@ -248,27 +242,27 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def _prepare(self, request_id: str) -> tuple[DecodingStep, Request]:
         step = self._stream.next_step()
-        return step, self._model.prepare_stream_step(request_id, self._name, self._stream, step)
+        name, stream = self._model.name, self._stream
+        return step, self._frontend.prepare_stream_step(request_id, name, stream, step)
 
     async def _tokens(self, request: Request, *, may_be_overtaken: bool) -> list[int] | None:
         """Return the ids that the engine emits, or None if newer audio superseded the step."""
-        stream = self._engine.submit(request)
-        if may_be_overtaken and not self._is_overtaken:
-            self._in_flight = stream
-        self._is_overtaken = False
         tokens: list[int] = []
         try:
-            if self._is_fed or self._stream_is_ahead():  # while it was prepared
-                self._overtake()
-            async for chunk in chunks_of(stream):
-                tokens += tokens_of(chunk)
+            async with self._model.submit(request) as answer:
+                if may_be_overtaken and not self._is_overtaken:
+                    self._in_flight = answer
+                self._is_overtaken = False
+                if self._is_fed or self._stream_is_ahead():  # while it was prepared
+                    self._overtake()
+                async for chunk in chunks_of(answer):
+                    tokens += tokens_of(chunk)
         except EngineStopped:
             if not self._is_overtaken:
                 raise
             return None
         finally:
             self._in_flight = None
-            stream.abort()
         self._is_overtaken = False
         return tokens
 
@@ -308,44 +302,41 @@ class LiveTranscription(AsyncIterator[Event]):
                 raise error
 
 
-def default_streaming_model(registry: Registry) -> str:
+def default_streaming_model(registry: ServedModels) -> str:
     """Return the first model that transcribes while audio arrives. Raises ModelNotFound."""
     for name in registry.names():
-        if Capability.TRANSCRIBE in registry.model(name).capabilities and isinstance(
-            registry.transcription(name), StreamingTranscriptionModel
-        ):
+        model = registry.model(name).frontend
+        is_streaming = isinstance(model, StreamingTranscriptionModel)
+        if is_streaming and Capability.TRANSCRIBE in model.capabilities:
             return name
     raise ModelNotFound("no model that transcribes live audio is served", param="model")
 
 
 async def open_live_transcription(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[TranscriptionModel],
     *,
     language: str | None = None,
     context: str = "",
     chunk_s: float | None = None,
+    charged: bool = True,
 ) -> LiveTranscription:
     """Start a transcription of audio that is fed later.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The transcription model.
+        model: The transcription model.
         language: Name or code of the language; None detects it.
         context: Text that precedes the audio, or has words that are likely in it.
         chunk_s: Seconds of audio between two partial texts; None takes the model's default.
+        charged: Charge the audio to the caller's quota.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidRequest: The model does not stream, or cannot do what was requested.
     """
-    model: TranscriptionModel = registry.transcription(model_name)
-    if not isinstance(model, StreamingTranscriptionModel):
-        raise InvalidRequest(f"{model_name!r} transcribes complete audio only", param="model")
-    stream = model.open_stream(language=language, context=context, chunk_s=chunk_s)
-    return LiveTranscription(engine, model, model_name, stream)
+    frontend = model.frontend
+    if not isinstance(frontend, StreamingTranscriptionModel):
+        raise InvalidRequest(f"{model.name!r} transcribes complete audio only", param="model")
+    stream = frontend.open_stream(language=language, context=context, chunk_s=chunk_s)
+    return LiveTranscription(model, frontend, stream, Charge(is_free=not charged))
 
 
 def _event(heard: PartialTranscript) -> Event:

@@ -30,7 +30,7 @@ from izwi_api.services.transcription.live import (
 )
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import SessionOver
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge
 
 
 class _Utterance:
@@ -77,9 +77,7 @@ class TranscriptionSession:
         self._utterance: _Utterance | None = None
         self._begun, self._written = asyncio.Event(), asyncio.Event()
         self._is_closing = False
-        self._usage = current_usage.get()
-        if self._usage is not None:
-            self._usage.counts_itself = True
+        self._charge = Charge()  # for all audio, as it arrives
 
     @property
     def is_busy(self) -> bool:
@@ -139,19 +137,17 @@ class TranscriptionSession:
         services = self._services
         name = config.model or default_streaming_model(services.registry)
         return await open_live_transcription(
-            services.engine,
-            services.registry,
-            name,
+            services.registry.transcription(name),
             language=config.language,
             context=config.prompt,
             chunk_s=config.chunk_s,
+            charged=False,
         )
 
     async def _append_audio(self, data: bytes) -> None:
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
-        if self._usage is not None:
-            self._usage.charge(heard_s=len(data) / 2 / self._config.sample_rate)
+        self._charge.add(heard_s=len(data) / 2 / self._config.sample_rate)
         if self._utterance is None:
             self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
             self._written.clear()

@@ -18,17 +18,18 @@ from msgspec import structs
 
 from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
-from izwi.engine_client.protocol import EngineClient, OutputStream
-from izwi.errors import InvalidAudio
+from izwi.engine_client.protocol import Abortable, Answer
+from izwi.errors import InvalidAudio, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.alignment import AlignmentModel
 from izwi.model.protocol import TranscriptionModel
 from izwi.request.request import Request
-from izwi_api.services.context import Registry, chunks_of, tokens_of
+from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_api.services.uploads import Upload
-from izwi_api.usage.metering import current_usage
+from izwi_api.usage.metering import Charge, seconds
 
 SAMPLE_RATE = 16_000
 # Pieces in flight: about as many as the engine batches well, but fewer if they are so long that
@@ -61,8 +62,8 @@ class Segment:
     no_speech_prob: float = 0.0
 
 
-class Transcription:
-    """A transcription in progress. Call `abort` to stop early.
+class Transcription(Abortable):
+    """A transcription in progress. Leaving its context aborts it.
 
     Attributes:
         samples: The audio, within full scale; closed by the caller that opened it.
@@ -119,7 +120,7 @@ class Transcription:
         """
         try:
             async for piece in self._pieces.in_order():
-                if piece.stream is None:
+                if piece.answer is None:
                     self.segments.append(piece.segment(Transcript("", ""), [], []))
                     if live:
                         yield ""
@@ -128,7 +129,7 @@ class Transcription:
                 tokens: list[int] = []
                 logprobs: list[float] = []
                 last_read_s = time.monotonic()
-                async for chunk in chunks_of(piece.stream):
+                async for chunk in chunks_of(piece.answer):
                     tokens += tokens_of(chunk)
                     logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
                     now_s = time.monotonic()
@@ -147,6 +148,9 @@ class Transcription:
                 delta = self._grow(before, transcript.text)
                 if delta or live:
                     yield delta
+        except Overloaded:
+            self._pieces.refund_rest()
+            raise
         finally:
             self.abort()
 
@@ -209,49 +213,48 @@ _PLAIN = PieceOptions()
 
 
 async def open_transcription(
-    engine: EngineClient,
-    registry: Registry,
-    model_name: str,
+    model: ServedModel[TranscriptionModel],
     ask: TranscriptionInput,
     options: PieceOptions = _PLAIN,
 ) -> Transcription:
     """Start a transcription.
 
     Args:
-        engine: The engine that runs the model.
-        registry: The served models.
-        model_name: The transcription model.
+        model: The transcription model.
         ask: The audio and the options.
         options: How it is cut, and which pieces run.
 
     Raises:
-        ModelNotFound: No such model.
         InvalidAudio: The audio is empty.
         InvalidRequest: The model cannot do what was requested.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    model = registry.transcription(model_name)
-    ask, places = await compute(_cut, model, ask, options.aligner)
-    pieces = _Pieces(engine, model, model_name, ask, places, options)
+    ask, places = await compute(_cut, model.frontend, ask, options.aligner)
+    pieces = _Pieces(model, ask, places, options)
     await pieces.start()
-    return Transcription(model, pieces)
+    return Transcription(model.frontend, pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One piece of the audio and its stream from the engine.
+    """One piece of the audio and the engine's answer.
 
     Attributes:
         start: Index of its first sample.
         stop: Index after its last sample.
         no_speech_prob: See `Segment`.
-        stream: None if the piece contains no speech.
+        answer: None if the piece contains no speech.
     """
 
     start: int
     stop: int
     no_speech_prob: float
-    stream: OutputStream | None
+    answer: Answer | None
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds that the model transcribes: none if the piece has no speech."""
+        return seconds(self.stop - self.start) if self.no_speech_prob < 1.0 else 0.0
 
     def segment(
         self, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
@@ -278,22 +281,19 @@ class _Pieces:
 
     def __init__(
         self,
-        engine: EngineClient,
-        model: TranscriptionModel,
-        model_name: str,
+        model: ServedModel[TranscriptionModel],
         ask: TranscriptionInput,
         places: list[tuple[int, int]],
         options: PieceOptions,
     ):
-        self._engine, self._model, self._model_name = engine, model, model_name
+        self._model = model
         self.ask, self._places = ask, places
         self._detects_speech, self._upload = options.detects_speech, options.upload
         self.num_prompt_positions = 0
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
         self._num_asked = 0
-        usage = current_usage.get()
-        self._usage = None if usage is None or usage.counts_itself else usage
+        self._charge = Charge()
 
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
@@ -302,14 +302,11 @@ class _Pieces:
             self._upload.expect(num_together(self._places))
             self._upload.count(num_first)
         prepared = await self._prepare_each(self._places[:num_first])
-        later = self._places[num_first:]
         # a key without the quota for all of it is refused before the first text
-        self._charge(later)
-        try:
+        later = self._places[num_first:]
+        self._charge.add(heard_s=_seconds(later) + sum(piece.heard_s for piece, _ in prepared))
+        with self._charge.unless_refused():
             self._submit(prepared)
-        except BaseException:
-            self._refund(later)
-            raise
 
     async def in_order(self) -> AsyncGenerator[_Piece]:
         """Yield each piece in order; submit another whenever one completes."""
@@ -323,11 +320,17 @@ class _Pieces:
                 if self._upload is not None:
                     self._upload.count(len(self._begun))
 
+    def refund_rest(self) -> None:
+        """Refund the charge for the piece that is being read and those that follow."""
+        heard_s = sum(piece.heard_s for piece in self._begun)
+        self._charge.refund(heard_s=heard_s + _seconds(self._places[self._num_asked :]))
+
     def abort(self) -> None:
         """Abort all pieces in flight."""
+        self._charge.settle()
         for piece in self._begun:
-            if piece.stream is not None:
-                piece.stream.abort()
+            if piece.answer is not None:
+                piece.answer.abort()
 
     def _most_in_flight(self, number: int) -> int:
         """Return how many pieces may be in flight from a piece on."""
@@ -335,17 +338,14 @@ class _Pieces:
         return alone if self._upload is None else self._upload.most_in_flight(alone)
 
     async def _follow(self, place: tuple[int, int]) -> None:
-        prepared = await self._prepare_each([place])
-        self._refund([place])  # the engine charges for it at submission
-        self._submit(prepared)
-
-    def _charge(self, places: list[tuple[int, int]]) -> None:
-        if self._usage is not None and places:
-            self._usage.charge(heard_s=_seconds(places))
-
-    def _refund(self, places: list[tuple[int, int]]) -> None:
-        if self._usage is not None and places:
-            self._usage.refund(heard_s=_seconds(places))
+        ((piece, request),) = await self._prepare_each([place])
+        if request is None:  # the model is not run
+            self._charge.refund(heard_s=_seconds([place]))
+        try:
+            self._submit([(piece, request)])
+        except BaseException:
+            self._charge.refund(heard_s=piece.heard_s)
+            raise
 
     async def _prepare_each(
         self, places: list[tuple[int, int]]
@@ -355,13 +355,13 @@ class _Pieces:
         return [await compute(self._prepare, number, place) for number, place in numbered]
 
     def _prepare(self, number: int, place: tuple[int, int]) -> tuple[_Piece, Request | None]:
-        """Return a piece without a stream, and its request; None if it has no speech."""
+        """Return a piece without an answer, and its request; None if it has no speech."""
         start, stop = place
         samples = self.ask.samples[start:stop]
         part = structs.replace(self.ask, samples=samples)
         name = f"{self._id}-{number}"
         # also for a piece without speech, because this validates the audio and the options
-        request = self._model.prepare_transcription(name, self._model_name, part)
+        request = self._model.frontend.prepare_transcription(name, self._model.name, part)
         no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
         piece = _Piece(start, stop, no_speech_prob, None)
         # one listener for all pieces, so that a full queue does not refuse a later piece
@@ -371,10 +371,10 @@ class _Pieces:
 
     def _submit(self, prepared: list[tuple[_Piece, Request | None]]) -> None:
         requests = [request for _, request in prepared if request is not None]
-        streams = iter(self._engine.submit_all(requests) if requests else ())
+        answers = iter(self._model.submit_all(requests) if requests else ())
         for piece, request in prepared:
-            stream = None if request is None else next(streams)
-            self._begun.append(replace(piece, stream=stream))
+            answer = None if request is None else next(answers)
+            self._begun.append(replace(piece, answer=answer))
         self._num_asked += len(prepared)
         self.num_prompt_positions += sum(request.prompt.num_positions for request in requests)
 
@@ -423,4 +423,4 @@ def _cut(
 
 
 def _seconds(places: list[tuple[int, int]]) -> float:
-    return sum(stop - start for start, stop in places) / SAMPLE_RATE
+    return seconds(sum(stop - start for start, stop in places))

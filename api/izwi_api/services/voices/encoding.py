@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import uuid4
 
 from izwi.arrays import Float32
@@ -12,8 +12,9 @@ from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.host.threads import compute
 from izwi.inputs.speech import VoicePrompt
 from izwi.model.capability import Capability
-from izwi.model.protocol import ClonesVoices
+from izwi.model.protocol import ClonesVoices, SpeechModel
 from izwi_api.services.context import Services, chunks_of
+from izwi_api.services.models.served import ServedModel
 from izwi_api.voices.clip_check import check_length
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
 
@@ -21,19 +22,21 @@ _FIRST_PAUSE_S = 0.005
 _MAX_PAUSE_S = 0.1
 
 
-def cloning_model(services: Services) -> str:
+def cloning_model(services: Services) -> ServedModel[SpeechModel]:
     """Return the first served model that can clone. Raises InvalidRequest if there is none."""
-    for name in speech_models(services):
-        if services.registry.speech(name).can_clone:
-            return name
+    for model in speech_models(services):
+        if model.frontend.can_clone:
+            return model
     raise InvalidRequest("no served model can clone a voice", param="audio_sample")
 
 
-def speech_models(services: Services) -> list[str]:
-    """Return the names of the served speech models."""
-    names = services.registry.names()
+def speech_models(services: Services) -> list[ServedModel[SpeechModel]]:
+    """Return the served speech models."""
+    models = map(services.registry.model, services.registry.names())
     return [
-        name for name in names if Capability.SPEAK in services.registry.model(name).capabilities
+        cast(ServedModel[SpeechModel], model)
+        for model in models
+        if Capability.SPEAK in model.frontend.capabilities
     ]
 
 
@@ -76,7 +79,9 @@ class NewVoice(NamedTuple):
     prompt: str | None = None
 
 
-async def keep_voice(services: Services, model_name: str | None, voice: NewVoice) -> StoredVoice:
+async def keep_voice(
+    services: Services, model: ServedModel[SpeechModel] | None, voice: NewVoice
+) -> StoredVoice:
     """Store a voice, with a model's prompt of its clip.
 
     The clip is encoded first, so that a clip that cannot be encoded, or a caller who disconnects,
@@ -84,7 +89,7 @@ async def keep_voice(services: Services, model_name: str | None, voice: NewVoice
 
     Args:
         services: The engine, the models and the store.
-        model_name: The model that encodes the clip now, or None; others encode it at their first
+        model: The model that encodes the clip now, or None; others encode it at their first
             use.
         voice: The new voice.
 
@@ -99,9 +104,8 @@ async def keep_voice(services: Services, model_name: str | None, voice: NewVoice
     samples = await decode_clip(services, voice.sample, REFERENCE_RATE, "audio_sample")
     check_length(len(samples), REFERENCE_RATE)
     encoded = {}
-    if model_name is not None:
-        prompt_voice = await encode_clip(services, model_name, samples, voice.text)
-        encoded[checkpoint_name(services, model_name)] = prompt_voice
+    if model is not None:
+        encoded[checkpoint_name(model)] = await encode_clip(model, samples, voice.text)
     return await asyncio.to_thread(
         lambda: services.voices.create(
             voice.name,
@@ -116,13 +120,14 @@ async def keep_voice(services: Services, model_name: str | None, voice: NewVoice
 
 def check_not_speaker(services: Services, name: str) -> None:
     """Raise VoiceExists if a model has a speaker of that name, which would hide the voice."""
-    for model_name in speech_models(services):
-        speakers = services.registry.speech(model_name).speakers
-        if name.lower() in {speaker.lower() for speaker in speakers}:
+    for model in speech_models(services):
+        if name.lower() in {speaker.lower() for speaker in model.frontend.speakers}:
             raise VoiceExists(f"a model has a speaker {name!r}", param="name")
 
 
-async def encoded_voice(services: Services, model_name: str, stored: StoredVoice) -> VoicePrompt:
+async def encoded_voice(
+    services: Services, model: ServedModel[SpeechModel], stored: StoredVoice
+) -> VoicePrompt:
     """Return a stored voice as a prompt of a model; encode it at the first use.
 
     If many callers use it for the first time at once, in any process, one of them encodes it.
@@ -131,7 +136,7 @@ async def encoded_voice(services: Services, model_name: str, stored: StoredVoice
         InvalidRequest: The model cannot clone.
         VoiceNotFound: The voice was deleted meanwhile.
     """
-    checkpoint = checkpoint_name(services, model_name)
+    checkpoint = checkpoint_name(model)
     voices, pause_s = services.voices, _FIRST_PAUSE_S
     while True:
         kept = await asyncio.to_thread(voices.load_prompt, stored, checkpoint)
@@ -139,19 +144,18 @@ async def encoded_voice(services: Services, model_name: str, stored: StoredVoice
             return kept
         with voices.encoding_turn(stored, checkpoint) as is_ours:
             if is_ours:
-                return await _encode_stored(services, model_name, stored)
+                return await _encode_stored(services, model, stored)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 async def encode_clip(
-    services: Services, model_name: str, samples: Float32, text: str | None
+    model: ServedModel[SpeechModel], samples: Float32, text: str | None
 ) -> VoicePrompt:
     """Encode a clip with a model.
 
     Args:
-        services: The engine and the models.
-        model_name: A model that can clone.
+        model: A model that can clone.
         samples: (n,) mono at REFERENCE_RATE.
         text: What it says, or None.
 
@@ -159,44 +163,43 @@ async def encode_clip(
         InvalidRequest: The clip cannot be used.
         IzwiError: The engine failed.
     """
-    model = services.registry.speech(model_name)
-    if not isinstance(model, ClonesVoices):
-        raise _cannot_clone(model_name)
+    frontend = model.frontend
+    if not isinstance(frontend, ClonesVoices):
+        raise _cannot_clone(model.name)
     name = f"voice-{uuid4().hex}"
-    request = await compute(model.prepare_voice, name, model_name, samples, text)
-    stream = services.engine.submit(request)
-    try:
-        encoded = [array async for chunk in chunks_of(stream) for array in chunk.encoded]
-    finally:
-        stream.abort()
+    request = await compute(frontend.prepare_voice, name, model.name, samples, text)
+    async with model.submit(request) as answer:
+        encoded = [array async for chunk in chunks_of(answer) for array in chunk.encoded]
     if not encoded:
         raise IzwiError("the engine returned no encoding of the voice")
-    return await asyncio.to_thread(model.read_voice, encoded, text)
+    return await asyncio.to_thread(frontend.read_voice, encoded, text)
 
 
-def checkpoint_name(services: Services, model_name: str) -> str:
+def checkpoint_name(model: ServedModel[SpeechModel]) -> str:
     """Return the name under which a model's prompts are stored; it changes with the checkpoint.
 
     Raises:
         InvalidRequest: The model cannot clone.
     """
-    if not services.registry.speech(model_name).can_clone:
-        raise _cannot_clone(model_name)
-    return f"{model_name}@{services.registry.fingerprint(model_name)}"
+    if not model.frontend.can_clone:
+        raise _cannot_clone(model.name)
+    return f"{model.name}@{model.fingerprint}"
 
 
 def _cannot_clone(model_name: str) -> InvalidRequest:
     return InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
 
 
-async def _encode_stored(services: Services, model_name: str, stored: StoredVoice) -> VoicePrompt:
-    checkpoint = checkpoint_name(services, model_name)
+async def _encode_stored(
+    services: Services, model: ServedModel[SpeechModel], stored: StoredVoice
+) -> VoicePrompt:
+    checkpoint = checkpoint_name(model)
     # Another process may have finished encoding since the first look-up.
     kept = await asyncio.to_thread(services.voices.load_prompt, stored, checkpoint)
     if kept is not None:
         return kept
     sample = await asyncio.to_thread(stored.sample)
     samples = await services.decoder.decode(sample, REFERENCE_RATE, DecodeLimits())
-    prompt = await encode_clip(services, model_name, samples, stored.text)
+    prompt = await encode_clip(model, samples, stored.text)
     await asyncio.to_thread(services.voices.save_prompt, stored, checkpoint, prompt)
     return prompt

@@ -8,13 +8,14 @@ from izwi.errors import VoiceNotFound
 from izwi.inputs.speech import VoicePrompt
 from izwi.model.protocol import SpeechModel
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import OPENAI_VOICES, Settings
 from izwi_api.voices.store import StoredVoice
 
 
 async def resolve_voice(
-    services: Services, model_name: str, voice: str
+    services: Services, model: ServedModel[SpeechModel], voice: str
 ) -> str | VoicePrompt | None:
     """Return what a model speaks with for a voice's name.
 
@@ -25,20 +26,20 @@ async def resolve_voice(
         VoiceNotFound: The name is none of the three.
         InvalidRequest: It is a stored voice, and the model cannot clone.
     """
-    model = services.registry.speech(model_name)
-    speaker = _speaker(model, voice)
+    frontend = model.frontend
+    speaker = _speaker(frontend, voice)
     if speaker is not None:
         return speaker
     stored = await asyncio.to_thread(_stored, services, voice)
     if stored is not None:
-        return await encoded_voice(services, model_name, stored)
+        return await encoded_voice(services, model, stored)
     if voice.lower() in OPENAI_VOICES or voice.lower() in services.settings.voice_aliases:
-        speaker = alias_speaker(model, services.settings, voice.lower())
+        speaker = alias_speaker(frontend, services.settings, voice.lower())
         # A model that follows descriptions needs no voice; one that clones needs a clip.
-        if speaker is not None or not model.can_clone:
+        if speaker is not None or not frontend.can_clone:
             return speaker
     raise VoiceNotFound(
-        f"model {model_name!r} has no voice {voice[:64]!r}; GET /v1/audio/voices lists them",
+        f"model {model.name!r} has no voice {voice[:64]!r}; GET /v1/audio/voices lists them",
         param="voice",
     )
 

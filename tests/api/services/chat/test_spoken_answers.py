@@ -16,12 +16,13 @@ from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import SpeechInput
 from izwi_api.services.chat.cascade import AudioPiece, SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from tests.api.scripted_chat import ScriptedRegistry
 from tests.models.tiny_chat import write_tiny_chat
 
 TTS = "izwi-tiny-tts"
-VOICE = Voice(TTS, SpeechInput("", voice="amber", seed=3))
+ASK = SpeechInput("", voice="amber", seed=3)
 TEXT = "The train leaves at seven. It arrives at nine in the evening."
 
 
@@ -48,9 +49,11 @@ async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
     await made.stop()
 
 
-async def answer(engine, registry, text=TEXT, voice: Voice | None = VOICE) -> SpokenAnswer:
+async def answer(engine, registry, text=TEXT, asked: SpeechInput | None = ASK) -> SpokenAnswer:
     ask = ChatInput((ChatMessage(Role.USER, text),), seed=5)
-    return await open_spoken_answer(engine, registry, "chat", ask, voice)
+    models = ServedModels(engine, registry)
+    voice = None if asked is None else Voice(models.speech(TTS), asked)
+    return await open_spoken_answer(models.chat("chat"), ask, voice)
 
 
 async def read(spoken: SpokenAnswer) -> tuple[str, np.ndarray]:
@@ -65,7 +68,7 @@ async def read(spoken: SpokenAnswer) -> tuple[str, np.ndarray]:
 
 async def say(engine, registry, seed: int) -> None:
     ask = SpeechInput(TEXT, voice="basil", seed=seed)
-    speech = await open_speech(engine, registry, TTS, ask)
+    speech = await open_speech(ServedModels(engine, registry).speech(TTS), ask)
     async for _ in speech.chunks():
         pass
 
@@ -94,7 +97,7 @@ async def test_the_first_audio_is_sent_before_the_answer_is_complete(engine, reg
 
 
 async def test_text_alone(engine, registry):
-    text, audio = await read(await answer(engine, registry, voice=None))
+    text, audio = await read(await answer(engine, registry, asked=None))
     assert (text, len(audio)) == (TEXT, 0)
 
 

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from izwi.errors import EngineStopped, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Request
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, Speech, open_speech
-from izwi_api.usage.metering import CountedEngine, Usage, current_usage
+from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech
 
 NUM_PIECES = 3 * PIECES_AHEAD
@@ -55,8 +56,9 @@ class Meter:
 
 async def opened(engine: FakeEngine, *, streams: bool = True) -> Speech:
     registry = FakeRegistry(tts=AskedSpeech())
-    counted = CountedEngine(engine, registry)
-    return await open_speech(counted, registry, "tts", SpeechInput(TEXT, seed=5), streams=streams)
+    return await open_speech(
+        ServedModels(engine, registry).speech("tts"), SpeechInput(TEXT, seed=5), streams=streams
+    )
 
 
 async def test_a_reader_that_reads_nothing_costs_no_more_than_the_first_pieces() -> None:

@@ -16,6 +16,7 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.speech.writer import open_speech_writer
 
@@ -116,14 +117,14 @@ LISTED = {"izwi": "easy"}
 @pytest.mark.parametrize("sizes", [(1, 100), pytest.param((3,), marks=pytest.mark.slow)])
 async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, registry, sizes):
     asked = ask(TEXT, pronunciations=LISTED, text_mode="full")
-    whole = await audio_of(await open_speech(engine, registry, TTS, asked))
+    whole = await audio_of(await open_speech(ServedModels(engine, registry).speech(TTS), asked))
     assert [n for _, n in silent_parts(whole)] == [RATE * 3 // 10, RATE // 5, RATE // 10]
 
     async def rest():
         return next(pieces, None)
 
     for size in sizes:
-        writer = await open_speech_writer(engine, registry, TTS, asked)
+        writer = await open_speech_writer(ServedModels(engine, registry).speech(TTS), asked)
         pieces = iter([TEXT[at : at + size] for at in range(0, len(TEXT), size)])
         written, _ = await asyncio.gather(audio_of(writer), writer.feed(next(pieces), rest))
         assert to_s16le(written) == to_s16le(whole)
@@ -131,15 +132,15 @@ async def test_a_text_that_is_written_pauses_where_the_whole_text_does(engine, r
 
 async def test_unspeakable_text_between_pauses_is_left_out(engine, registry):
     text = "Hello.[pause:100ms] *** [pause:200ms]Good."
-    whole = await audio_of(await open_speech(engine, registry, TTS, ask(text)))
+    whole = await audio_of(await open_speech(ServedModels(engine, registry).speech(TTS), ask(text)))
     assert [n for _, n in silent_parts(whole)] == [RATE * 3 // 10]
 
 
 async def test_nothing_but_pauses_is_nothing_to_say(engine, registry):
     for text in ("[pause:1s]", " [pause:1s] ... [pause:1s]"):
         with pytest.raises(InvalidRequest):
-            await open_speech(engine, registry, TTS, ask(text))
-        writer = await open_speech_writer(engine, registry, TTS, ask(""))
+            await open_speech(ServedModels(engine, registry).speech(TTS), ask(text))
+        writer = await open_speech_writer(ServedModels(engine, registry).speech(TTS), ask(""))
         await writer.write(text)
         with pytest.raises(InvalidRequest):
             await writer.close()

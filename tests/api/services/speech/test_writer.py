@@ -18,6 +18,7 @@ from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.inputs.speech import SpeechInput, TextMode
 from izwi.request.request import Chunk
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import encoded_audio, open_speech
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech
@@ -37,7 +38,7 @@ class World:
         self.engine = AsyncEngine(Engine(registry.models, BACKEND, config))
 
     async def open(self, model: str = "english", ask: SpeechInput = ASK) -> SpeechWriter:
-        return await open_speech_writer(self.engine, self.registry, model, ask)
+        return await open_speech_writer(ServedModels(self.engine, self.registry).speech(model), ask)
 
     @property
     def busy(self) -> bool:
@@ -90,7 +91,7 @@ def joined(chunks: list[Chunk]) -> tuple[list[list[int]], np.ndarray]:
 @pytest.mark.parametrize("mode", list(TextMode))
 async def test_it_says_what_the_whole_text_says(world: World, model: str, mode: TextMode) -> None:
     ask = SpeechInput(TEXT, "ryan", seed=7, max_new_tokens=16, text_mode=mode)
-    at_once = await open_speech(world.engine, world.registry, model, ask)
+    at_once = await open_speech(ServedModels(world.engine, world.registry).speech(model), ask)
     codes, pcm = joined([chunk async for chunk in at_once.chunks()])
     writer = await world.open(model, ask)
     reading = asyncio.create_task(read(writer))
@@ -216,7 +217,7 @@ async def test_speech_writer_refuses_unusable_requests_at_once(world: World) -> 
         await world.open("english", SpeechInput("", "nobody"))
     registry = FakeRegistry(fake=FakeSpeech())
     with pytest.raises(InvalidRequest, match="needs the complete text"):
-        await open_speech_writer(world.engine, registry, "fake", ASK)
+        await open_speech_writer(ServedModels(world.engine, registry).speech("fake"), ASK)
 
 
 async def test_a_stopped_engine_raises(world: World) -> None:

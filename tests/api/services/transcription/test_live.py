@@ -17,9 +17,11 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
+from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.request.request import Chunk, Reason
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.live import PartialText, SegmentText, open_live_transcription
 from izwi_api.services.transcription.transcribe import open_transcription
@@ -54,9 +56,13 @@ async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
 # -- the real engine -----------------------------------------------------------------------------
 async def test_audio_in_one_piece_is_transcribed_as_offline(engine, registry):
     samples = waveform(19.0)
-    offline = await open_transcription(engine, registry, ASR, TranscriptionInput(samples))
+    offline = await open_transcription(
+        ServedModels(engine, registry).transcription(ASR), TranscriptionInput(samples)
+    )
     await offline.finish()
-    async with await open_live_transcription(engine, registry, ASR) as live:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(ASR)
+    ) as live:
         await live.feed(samples)
         await live.finish()
         finals = [event async for event in live if isinstance(event, SegmentText)]
@@ -68,10 +74,14 @@ async def test_audio_in_one_piece_is_transcribed_as_offline(engine, registry):
 
 
 async def test_speech_is_transcribed_while_it_arrives(engine, registry):
-    speech = await open_speech(engine, registry, TTS, SpeechInput(SAID, voice="amber"))
+    speech = await open_speech(
+        ServedModels(engine, registry).speech(TTS), SpeechInput(SAID, voice="amber")
+    )
     pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
     samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE).astype(np.float32)
-    async with await open_live_transcription(engine, registry, ASR) as live:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(ASR)
+    ) as live:
         for start in range(0, len(samples), RATE):
             await live.feed(samples[start : start + RATE])
             await live.caught_up()
@@ -85,7 +95,9 @@ async def test_speech_is_transcribed_while_it_arrives(engine, registry):
 
 async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry):
     samples, events = waveform(16.0), []
-    async with await open_live_transcription(engine, registry, ASR, chunk_s=1.0) as live:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(ASR), chunk_s=1.0
+    ) as live:
         await live.feed(samples[:40])
         for start in range(40, len(samples), RATE):
             await live.feed(samples[start : start + RATE])
@@ -105,16 +117,13 @@ async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry
 
 
 # -- an engine that waits for the test -----------------------------------------------------------
-class ReportingStream:
+class ReportingStream(Answer):
     """Yields what the test chooses, and ends when it is aborted, as the engine's stream does."""
 
     def __init__(self, request):
         self.request = request
         self.queue: asyncio.Queue[Chunk] = asyncio.Queue()
         self.is_aborted = self.is_done = False
-
-    def __aiter__(self):
-        return self
 
     async def __anext__(self):
         return await self.queue.get()
@@ -142,7 +151,10 @@ class ReportingEngine:
         self.answers_at_once = answers_at_once
         self.fails_with: BaseException | None = None
 
-    def submit(self, request):
+    def submit_all(self, requests):
+        return Answers(map(self._answer, requests))
+
+    def _answer(self, request):
         stream = ReportingStream(request)
         self.streams.append(stream)
         if self.fails_with is not None:
@@ -169,7 +181,9 @@ async def settled() -> None:
 @pytest.fixture
 async def reported(registry):
     engine = ReportingEngine()
-    async with await open_live_transcription(engine, registry, ASR, language="en") as live:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(ASR), language="en"
+    ) as live:
         yield SimpleNamespace(engine=engine, live=live)
 
 
@@ -273,7 +287,9 @@ async def test_unusable_audio_is_refused_and_changes_nothing(reported):
 async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
     """Many short chunks that are not read: the last partial text and all segments are kept."""
     engine, minute = ReportingEngine(answers_at_once=True), waveform(60.0)
-    async with await open_live_transcription(engine, registry, ASR) as live:
+    async with await open_live_transcription(
+        ServedModels(engine, registry).transcription(ASR)
+    ) as live:
         buffered = []
         for _ in range(4):
             for start in range(0, len(minute), RATE // 2):
@@ -290,8 +306,8 @@ async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
 
 async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
     engine, threads = ReportingEngine(answers_at_once=True), set()
-    live = await open_live_transcription(engine, registry, ASR)
-    next_step, prepare = live._stream.next_step, live._model.prepare_stream_step
+    live = await open_live_transcription(ServedModels(engine, registry).transcription(ASR))
+    next_step, prepare = live._stream.next_step, live._frontend.prepare_stream_step
 
     def seen():
         threads.add(threading.current_thread())
@@ -302,7 +318,7 @@ async def test_features_are_computed_off_the_event_loop(registry, monkeypatch):
         return prepare(*args)
 
     monkeypatch.setattr(live._stream, "next_step", seen)
-    monkeypatch.setattr(live._model, "prepare_stream_step", seen_too)
+    monkeypatch.setattr(live._frontend, "prepare_stream_step", seen_too)
     await live.feed(waveform(3.0))
     await live.finish()
     assert threads
@@ -313,4 +329,4 @@ async def test_a_model_that_does_not_stream_is_refused(fake_world):
     engine, registry, models = fake_world()
     registry.models.update(models)
     with pytest.raises(InvalidRequest, match="complete audio"):
-        await open_live_transcription(engine, registry, ASR)
+        await open_live_transcription(ServedModels(engine, registry).transcription(ASR))

@@ -18,6 +18,7 @@ from izwi.audio.encode import wav_header
 from izwi.inputs.speech import TranscriptionInput
 from izwi_api.serve.app import create_app
 from izwi_api.services.decoding import InProcess
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import open_transcription
 from izwi_api.settings import Settings
@@ -178,7 +179,6 @@ def test_long_pieces_are_fewer_at_a_time(seconds, monkeypatch):
 @pytest.mark.slow
 async def test_an_hour_takes_no_more_memory_than_minutes(tmp_path, tone_wav):
     model, engine = FakeTranscription(), FakeEngine(step_s=0.0)
-    registry = SimpleNamespace(transcription=lambda _: model)
     content = tone_wav(900.0, 8_000)
     limits = Settings().upload_limits
     tracemalloc.start()
@@ -186,7 +186,9 @@ async def test_an_hour_takes_no_more_memory_than_minutes(tmp_path, tone_wav):
         with await InProcess(tmp_path).spool(content, 16_000, limits) as audio:
             assert len(audio) == 900 * 16_000  # 58 MB
             ask = TranscriptionInput(audio, max_new_tokens=4)
-            result = await open_transcription(engine, registry, "m", ask)
+            result = await open_transcription(
+                ServedModels(engine, FakeRegistry(m=model)).transcription("m"), ask
+            )
             await result.finish()
         assert len(result.segments) == 90
         _, peak = tracemalloc.get_traced_memory()

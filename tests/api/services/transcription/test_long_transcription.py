@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.errors import QuotaExceeded
+from izwi.errors import Overloaded, QuotaExceeded
 from izwi.inputs.speech import TranscriptionInput
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
-from izwi_api.usage.metering import CountedEngine, Usage, current_usage
-from tests.api.conftest import FakeEngine, FakeTranscription
+from izwi_api.usage.metering import Usage, current_usage
+from tests.api.conftest import FakeEngine, FakeRegistry, FakeTranscription
 
 PIECES, AHEAD = 9, 4
 AUDIO = TranscriptionInput(np.zeros(PIECES * 160_000 - 80_000, np.float32), language="English")
@@ -30,12 +30,14 @@ class Heard(FakeTranscription):
 
 
 class CountingEngine(FakeEngine):
-    """Remembers how many requests lived at once."""
+    """Remembers how many requests lived at once, and refuses those after the first ones."""
 
-    most = 0
+    most, num_accepted = 0, 1000
 
     def submit_all(self, requests):
         streams = super().submit_all(requests)
+        for number, stream in enumerate(streams, self.num_submitted - len(streams)):
+            stream.refused |= number >= self.num_accepted
         self.most = max(self.most, len(self.live))
         return streams
 
@@ -69,15 +71,15 @@ def counted(seconds):
 def world(monkeypatch):
     monkeypatch.setattr(transcribe, "_MAX_AHEAD", AHEAD)
     model = Heard()
-    registry = SimpleNamespace(transcription=lambda _: model, model=lambda _: model)
+    registry = FakeRegistry(m=model)
     engine = CountingEngine(step_s=0.0)
-    return engine, CountedEngine(engine, registry), registry
+    return engine, ServedModels(engine, registry).transcription("m")
 
 
 async def test_few_pieces_are_in_work_at_a_time(world):
-    engine, counted_engine, registry = world
+    engine, model = world
     with counted(1000.0) as usage:
-        result = await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
+        result = await open_transcription(model, AUDIO, UNDETECTED)
         assert engine.num_submitted == AHEAD
         await result.finish()
         assert usage.heard_s == pytest.approx(85.0)
@@ -90,17 +92,17 @@ async def test_few_pieces_are_in_work_at_a_time(world):
 
 
 async def test_a_quota_is_checked_before_the_first_text(world):
-    engine, counted_engine, registry = world
+    engine, model = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
-            await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
+            await open_transcription(model, AUDIO, UNDETECTED)
         assert usage.heard_s == pytest.approx(0.0)
     assert not engine.live
 
 
 async def test_disconnect_stops_pieces_in_flight(world):
-    engine, counted_engine, registry = world
-    result = await open_transcription(counted_engine, registry, "m", AUDIO, UNDETECTED)
+    engine, model = world
+    result = await open_transcription(model, AUDIO, UNDETECTED)
     async for _ in result.deltas(live=True):
         break
     result.abort()
@@ -125,10 +127,10 @@ class Share:
 
 
 async def test_a_file_has_no_more_pieces_in_flight_than_its_share(world):
-    engine, _, registry = world
+    engine, model = world
     share = Share()
     options = PieceOptions(detects_speech=False, upload=share)
-    result = await open_transcription(engine, registry, "m", AUDIO, options)
+    result = await open_transcription(model, AUDIO, options)
     assert engine.num_submitted == 3
     await result.finish()
     assert share.expected == AHEAD
@@ -136,3 +138,17 @@ async def test_a_file_has_no_more_pieces_in_flight_than_its_share(world):
     assert share.counted == [3, *[2, 3] * (PIECES - 3), 2, 1, 0]
     assert engine.most == 3
     assert len(result.segments) == PIECES
+
+
+@pytest.mark.parametrize("num_accepted", [0, 2, 6])
+async def test_pieces_that_the_queue_refuses_are_not_paid_for(world, num_accepted):
+    engine, model = world
+    engine.num_accepted = num_accepted
+    with counted(1000.0) as usage:
+        result = await open_transcription(model, AUDIO, UNDETECTED)
+        assert usage.heard_s == pytest.approx(85.0)
+        with pytest.raises(Overloaded):
+            await result.finish()
+        assert len(result.segments) == num_accepted
+        assert usage.heard_s == pytest.approx(10.0 * num_accepted)
+    assert not engine.live

@@ -1,0 +1,229 @@
+"""The served models, looked up once a request, each with the engine that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from izwi.checkpoints.hub import Report
+from izwi.checkpoints.registry import Loaded
+from izwi.engine_client.protocol import Answer, Answers, EngineClient
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.fairness.callers import current_caller
+from izwi.model.capability import Capability
+from izwi.model.protocol import (
+    Capable,
+    ChatModel,
+    ConversationModel,
+    SpeechModel,
+    TranscriptionModel,
+)
+from izwi.request.request import Request
+from izwi_api.services.models.alias_option import OPTION
+from izwi_api.settings import Settings
+from izwi_api.usage.metering import note_model
+
+_MAX_SHOWN = 64
+# Of live sessions: above all other requests. The policy defines its effect; see ADR 27 for
+# `deadline`.
+LIVE_PRIORITY = 1
+
+FrontendT = TypeVar("FrontendT", bound=Capable)
+FrontendT_co = TypeVar("FrontendT_co", bound=Capable, covariant=True)
+
+
+class Registry(Protocol):
+    """The models of an engine by name, as in `izwi.checkpoints.registry.Registry`."""
+
+    def names(self) -> list[str]:
+        """Return all names, in the order of loading."""
+        ...
+
+    def model(self, name: str) -> Capable:
+        """Return a model. Raises ModelNotFound."""
+        ...
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a speech model. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a chat model. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def conversation(self, name: str) -> ConversationModel:
+        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that identifies the checkpoint behind a name."""
+        ...
+
+    def default(self, capability: Capability) -> str:
+        """Return the first model with a capability. Raises ModelNotFound."""
+        ...
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Return the folder of a checkpoint that may be loaded. Raises ModelNotFound."""
+        ...
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint. Raises CheckpointError."""
+        ...
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Stop serving a model. Raises ModelNotFound."""
+        ...
+
+
+class LocalModels(NamedTuple):
+    """Models in this process, the engine over them, which does not step yet, and the settings."""
+
+    engine: EngineClient
+    registry: Registry
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel(Generic[FrontendT_co]):
+    """A served model: what a request needs of it, from preparing to the answer.
+
+    Attributes:
+        name: The name under which it is served, never an alias.
+        frontend: Prepares requests and reads their output.
+        fingerprint: Changes with the checkpoint.
+        engine: Runs its requests.
+        is_live: Its requests are those of a live session. They have priority, and if the engine
+            process has died, they wait for the next one: the user cannot be asked to repeat what
+            they said.
+    """
+
+    name: str
+    frontend: FrontendT_co
+    fingerprint: str
+    engine: EngineClient
+    is_live: bool = False
+
+    def submit(self, request: Request) -> Answer:
+        """Submit a request. Raises EngineStopped; a refusal by the queue ends the answer."""
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
+        """Submit requests that start together, all or none; raises as `submit`."""
+        answers = self.engine.submit_all([self._addressed(request) for request in requests])
+        note_model(self.name)
+        return answers
+
+    def _addressed(self, request: Request) -> Request:
+        """Return a request that says who asks, and how urgently."""
+        caller = current_caller.get()
+        if self.is_live:
+            return replace(request, caller=caller, priority=LIVE_PRIORITY, awaits_engine=True)
+        return request if caller == request.caller else replace(request, caller=caller)
+
+
+class ServedModels:
+    """The served models by name or alias, over the engine that runs them.
+
+    Args:
+        engine: The engine.
+        registry: Its models.
+        aliases: Alias -> name of a model, for clients whose model name cannot be changed.
+        checks: Require that every aliased model is served now; else it may be loaded later.
+
+    Raises:
+        InvalidRequest: An alias is the name of a model, or, with `checks`, its model is not served.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        registry: Registry,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        checks: bool = True,
+    ):
+        self._engine, self._registry, self._aliases = engine, registry, aliases or {}
+        self._is_live = False
+        served = registry.names() if self._aliases else []
+        for alias, name in self._aliases.items():
+            if alias in served:
+                raise InvalidRequest(f"{OPTION} {alias!r} is the name of a model", param=OPTION)
+            if checks and name not in served:
+                raise InvalidRequest(
+                    f"{OPTION} {alias}={name}: no model {name!r} is served, only "
+                    f"{', '.join(served)}",
+                    param=OPTION,
+                )
+
+    def live(self) -> ServedModels:
+        """Return the same models for a live session; see `ServedModel.is_live`."""
+        models = ServedModels(self._engine, self._registry, self._aliases, checks=False)
+        models._is_live = True
+        return models
+
+    def names(self) -> list[str]:
+        """Return the names of all models, without their aliases, in the order of loading."""
+        return self._registry.names()
+
+    def aliases(self) -> dict[str, str]:
+        """Return alias -> name for the models that are served now."""
+        served = self.names()
+        return {alias: name for alias, name in self._aliases.items() if name in served}
+
+    def default(self, capability: Capability) -> str:
+        """Return the name of the first model with a capability. Raises ModelNotFound."""
+        return self._registry.default(capability)
+
+    def model(self, name: str) -> ServedModel[Capable]:
+        """Return a model, whatever it does. Raises ModelNotFound."""
+        real = self._served(name)
+        return self._with(real, self._registry.model(real))
+
+    def speech(self, name: str) -> ServedModel[SpeechModel]:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        real = self._served(name)
+        return self._with(real, self._registry.speech(real))
+
+    def transcription(self, name: str) -> ServedModel[TranscriptionModel]:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        real = self._served(name)
+        return self._with(real, self._registry.transcription(real))
+
+    def chat(self, name: str) -> ServedModel[ChatModel]:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        real = self._served(name)
+        return self._with(real, self._registry.chat(real))
+
+    def conversation(self, name: str) -> ServedModel[ConversationModel]:
+        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
+        real = self._served(name)
+        return self._with(real, self._registry.conversation(real))
+
+    def _with(self, name: str, frontend: FrontendT) -> ServedModel[FrontendT]:
+        fingerprint = self._registry.fingerprint(name)
+        return ServedModel(name, frontend, fingerprint, self._engine, self._is_live)
+
+    def _served(self, name: str) -> str:
+        """Return the model's name for a name or an alias. Raises ModelNotFound."""
+        real = self._aliases.get(name, name)
+        if real not in self.names():
+            shown = name[:_MAX_SHOWN]
+            raise ModelNotFound(
+                f"no model {shown!r} is served here; GET /v1/models lists those that are. "
+                f"To give one of them this name: izwi serve {OPTION} {shown}=MODEL",
+                param="model",
+            )
+        return real
