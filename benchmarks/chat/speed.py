@@ -114,7 +114,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = write_folder(options.size, Path(place) / "chat")
         config = read_config(folder)
-        model = FAMILY.load(folder, backend)
+        model = FAMILY.load_model(folder, backend)
     shapes = tensor_shapes(config).values()
     num_bytes = sum(int(np.prod(shape)) for shape in shapes) * backend.ops.dtype.itemsize
     if not config.tie_word_embeddings:  # only one of its rows is read per token

@@ -75,7 +75,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = options.folder or write_tiny_chat(Path(place) / "chat")
         backend = torch_backend(options.device)
-        model = FAMILY.load(folder, backend)
+        model = FAMILY.load_model(folder, backend)
         assert isinstance(model, Qwen3Chat)
         config = EngineConfig(max_running=ROWS + FREE)
         engine = Engine({"chat": model}, backend, config)

@@ -52,7 +52,7 @@ def tiny(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     backend = torch_backend("cpu", "float32")
     with tempfile.TemporaryDirectory() as folder:
-        model = FAMILY.load(write_tiny_lfm2_audio(Path(folder), loudness=CALM), backend)
+        model = FAMILY.load_model(write_tiny_lfm2_audio(Path(folder), loudness=CALM), backend)
     measure(model, backend.ops, 1, options.entries)  # warms up
     rows = [measure(model, backend.ops, n, options.entries) for n in options.sessions]
     for row in rows:
@@ -64,7 +64,7 @@ def published(options: argparse.Namespace) -> None:
     """Measure the published size."""
     backend = EndlessBackend(torch_backend(options.device, options.dtype).ops)
     with tempfile.TemporaryDirectory() as place:
-        model = FAMILY.load(write_folder(Path(place) / "s2s", options.codec), backend)
+        model = FAMILY.load_model(write_folder(Path(place) / "s2s", options.codec), backend)
     began = time.perf_counter()
     config = EngineConfig(max_running=max(options.sessions))
     engine = Engine({"s2s": model}, backend, config)

@@ -26,6 +26,7 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
+from izwi.frontend import AudioEntries
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Reason, Request
@@ -51,7 +52,7 @@ class InstantSpeech:
     """A model whose requests need no preparation."""
 
     capabilities = (Capability.SPEAK,)
-    tracks = ()
+    audio_entries = AudioEntries()
     sample_rate = _RATE
     speakers = ("amber",)
     languages = ("english",)

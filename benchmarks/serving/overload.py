@@ -28,8 +28,8 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
+from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
 from izwi.request.request import Chunk, Request
 
 LEAST_S = 10.0  # minimum duration of a long request's speech
@@ -42,7 +42,7 @@ PATIENCE_S = 20.0
 class Background:
     """Long requests without playback, and the audio generated for them so far."""
 
-    model: SpeechModel
+    model: SpeechFrontend
     name: str
     engine: AsyncEngine
     audio_s: float = 0.0
@@ -163,7 +163,7 @@ async def _offer(
 
 
 def foreground(
-    model: SpeechModel, name: str, options: argparse.Namespace, phase: str
+    model: SpeechFrontend, name: str, options: argparse.Namespace, phase: str
 ) -> list[Arrival]:
     """Draw short streams with Poisson arrivals; the same in each phase and for each setting."""
     times = poisson(options.rate, seed=1)

@@ -19,8 +19,8 @@ from izwi.backends.torch.backend import TorchBackend
 from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
+from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
 from izwi.request.request import Chunk, Request
 
 
@@ -55,7 +55,7 @@ class _Alone:
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def prepare(model: SpeechModel, name: str, count: int) -> tuple[list[Request], float]:
+def prepare(model: SpeechFrontend, name: str, count: int) -> tuple[list[Request], float]:
     """Prepare short streams, no two alike, and return the time for one."""
     requests, seconds = [], []
     for number in range(count):

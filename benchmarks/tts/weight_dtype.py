@@ -30,8 +30,8 @@ from izwi.backends.torch.ops import TorchOps
 from izwi.checkpoints.registry import Registry
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
+from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
 from izwi.request.sequence import Sequence
 
 Log = Seq[Seq[int]]
@@ -52,7 +52,7 @@ def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, f
     }
 
 
-def of_logs(model: SpeechModel, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
+def of_logs(model: SpeechFrontend, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
     """Return the logits of a number of texts, each along its log."""
     found = []
     for text, log in zip(TEXTS, logs, strict=False):

@@ -6,9 +6,11 @@ A process that prepares requests and reads results loads its models with this ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from izwi.model_sizes import ModelSizes
 from izwi.ops.protocol import Ops, Weights
 
 
@@ -62,3 +64,25 @@ class WeightlessBackend:
         """Return placeholders; missing tensors are reported by the process that runs the model."""
         none: dict[str, Any] = dict.fromkeys(shapes, _NO_ARRAY)
         return none
+
+
+class _ShapesBackend(WeightlessBackend):
+    """Reads no weights, but keeps their shapes."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Mapping[str, tuple[int, ...]]] = []
+
+    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+        self.shapes.append(shapes)
+        return super().load_weights(folder, shapes)
+
+
+def weightless(load: Callable[[Path, Any], Any]) -> tuple[Any, Any, Any]:
+    """Return the three loaders of a family whose model is its own frontend."""
+
+    def read_sizes(folder: Path) -> ModelSizes:
+        backend = _ShapesBackend()
+        model = load(folder, backend)
+        return replace(ModelSizes.of(model), weights=tuple(backend.shapes))
+
+    return lambda folder: load(folder, WeightlessBackend()), load, read_sizes

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
+from izwi.frontend import AudioEntries
 from izwi.inputs.chat import AnswerText
 from izwi.inputs.speech import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
@@ -50,7 +51,7 @@ class FakeSpeech:
     """Emits one frame of a sine for each character; the voice sets the pitch."""
 
     capabilities = (Capability.SPEAK,)
-    tracks = ()
+    audio_entries = AudioEntries()
     sample_rate = RATE
     frame_samples = FRAME
     num_codebooks = 4

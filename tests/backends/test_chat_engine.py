@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache(maxsize=3)  # one of each kind; a model holds a process that renders its template
 def loaded(folder: Path, backend: str) -> Any:
-    return FAMILY.load(folder, backend_of(backend))
+    return FAMILY.load_model(folder, backend_of(backend))
 
 
 class Loop:
@@ -139,7 +139,7 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
     found = []
     for name in ("torch", backend):
         made = backend_of(name)
-        model, kept = FAMILY.load(folder, made), []
+        model, kept = FAMILY.load_model(folder, made), []
         request = model.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
         sequence = Sequence(request, 0)
         kv = made.paged_kv(KVSpec.of(model.layers), 12, PAGE, "auto")
@@ -225,7 +225,7 @@ def test_half_precision_answers_too(folder, backend) -> None:
     made = backend_of(backend, "bfloat16")
     answers = []
     for at_once in (True, False):
-        model = FAMILY.load(folder, made)
+        model = FAMILY.load_model(folder, made)
         engine = Engine({"m": model}, made, EngineConfig(page_size=PAGE, kv_bytes=1 << 20))
         assert engine.load["m"]["page_bytes"] == 2 * 3 * 2 * 16 * 2 * PAGE
         got: dict[str, list[int]] = {}

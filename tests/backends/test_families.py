@@ -81,7 +81,7 @@ def outputs(kind: str, folder: Path, backend: str, at_once: int) -> Outputs:
     """What all requests give, so many at once."""
     family, _, requests_of = CASES[kind]
     made = backend_of("torch" if backend == "core" else backend)
-    model = family.load(folder, OverTheCore(made) if backend == "core" else made)
+    model = family.load_model(folder, OverTheCore(made) if backend == "core" else made)
     engine = Engine({"m": model, "s2s": model}, made, EngineConfig(kv_bytes=1 << 24))
     entries: defaultdict[str, list[list[int]]] = defaultdict(list)
     pcm: defaultdict[str, list[np.ndarray]] = defaultdict(lambda: [np.zeros(0, np.float32)])

@@ -50,17 +50,17 @@ def elsewhere(work: Any) -> Any:
 @each_backend
 def test_models_are_loaded_in_threads_that_are_gone(folders, backend) -> None:
     made = backend_of(backend)
-    expected = [answers(_engine(m := FAMILY.load(f, made), made), m, "m") for f in folders]
+    expected = [answers(_engine(m := FAMILY.load_model(f, made), made), m, "m") for f in folders]
 
     def served() -> list[dict[str, list[int]]]:
         """The engine's thread: it was set up elsewhere, and a model comes while it runs."""
         with engine.own_stream():
             first = answers(engine, models[0], "m")
-            models.append(elsewhere(lambda: FAMILY.load(folders[1], made)))
+            models.append(elsewhere(lambda: FAMILY.load_model(folders[1], made)))
             engine.add("later", models[1])
             return [first, answers(engine, models[1], "later")]
 
-    models = [elsewhere(lambda: FAMILY.load(folders[0], made))]
+    models = [elsewhere(lambda: FAMILY.load_model(folders[0], made))]
     engine = elsewhere(lambda: _engine(models[0], made))
     assert elsewhere(served) == expected
 
@@ -68,13 +68,13 @@ def test_models_are_loaded_in_threads_that_are_gone(folders, backend) -> None:
 @each_backend
 def test_a_model_is_loaded_while_another_runs(folders, backend) -> None:
     made = backend_of(backend)
-    first = FAMILY.load(folders[0], made)
+    first = FAMILY.load_model(folders[0], made)
     expected = answers(_engine(first, made), first, "m")
     stop, loaded = threading.Event(), []
 
     def load() -> None:
         while not stop.is_set():
-            loaded.append(FAMILY.load(folders[1], made))
+            loaded.append(FAMILY.load_model(folders[1], made))
 
     thread = threading.Thread(target=load)
     thread.start()
@@ -92,7 +92,7 @@ def test_a_model_is_loaded_while_another_runs(folders, backend) -> None:
 def test_a_step_leaves_nothing_to_compute(folders, backend) -> None:
     """What one thread leaves for later, another cannot compute: not even a part of a prompt."""
     made = backend_of(backend)
-    model = FAMILY.load(folders[0], made)
+    model = FAMILY.load_model(folders[0], made)
     request = asks(model)[3]
     assert request.prompt.num_positions > 30
     expected = answers(_engine(model, made), model, "m")["3"]

@@ -157,7 +157,7 @@ class ToyModel:
 
 
 class ToySpeech(ToyModel):
-    """Implements SpeechModel, and is its own codec."""
+    """Implements SpeechFrontend, and is its own codec."""
 
     capabilities = (Capability.SPEAK,)
     sample_rate = 1000

@@ -50,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder) -> Qwen3Aligner:
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
+    loaded = FAMILY.load_model(folder, torch_backend("cpu"))
     assert isinstance(loaded, Qwen3Aligner)
     return loaded
 
@@ -190,7 +190,7 @@ def test_the_error_names_a_missing_key(folder, tmp_path, key):
     values["thinker_config"].pop(key, None)
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match=key):
-        FAMILY.load(tmp_path, torch_backend("cpu"))
+        FAMILY.load_model(tmp_path, torch_backend("cpu"))
 
 
 def test_the_published_size_has_the_references_tensors():

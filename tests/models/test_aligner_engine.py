@@ -37,7 +37,7 @@ SMALL = {"page_size": 4, "max_step_tokens": 29, "max_running": 8, "max_step_enco
 def model(tmp_path_factory) -> Qwen3Aligner:
     torch.set_num_threads(1)
     folder = write_tiny_aligner(tmp_path_factory.mktemp("tiny") / "aligner")
-    loaded: Any = FAMILY.load(folder, BACKEND)
+    loaded: Any = FAMILY.load_model(folder, BACKEND)
     return loaded
 
 

@@ -78,7 +78,7 @@ class CachedContext:
 def model(tmp_path_factory) -> Qwen3ASR:
     torch.set_num_threads(1)  # larger is slower at this size
     folder = write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr")
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
+    loaded = FAMILY.load_model(folder, torch_backend("cpu"))
     assert isinstance(loaded, Qwen3ASR)
     return loaded
 

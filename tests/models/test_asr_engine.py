@@ -13,8 +13,8 @@ import torch
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
+from izwi.frontend import TranscriptionFrontend
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import TranscriptionModel
 from izwi.request.request import Reason
 from izwi_models.qwen3_asr.model import FAMILY
 from tests.models.tiny_asr import waveform, write_tiny_asr
@@ -25,15 +25,15 @@ BACKEND = torch_backend("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> TranscriptionModel:
+def model(tmp_path_factory) -> TranscriptionFrontend:
     torch.set_num_threads(1)
     folder = write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr")
-    loaded: Any = FAMILY.load(folder, BACKEND)
+    loaded: Any = FAMILY.load_model(folder, BACKEND)
     return loaded
 
 
 def emitted(
-    model: TranscriptionModel, cases: list[dict[str, Any]], **settings: int
+    model: TranscriptionFrontend, cases: list[dict[str, Any]], **settings: int
 ) -> list[list[int]]:
     """What the engine emits for `cases`, of which one joins at every third step."""
     engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))

@@ -25,7 +25,7 @@ BACKEND = torch_backend("cpu")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Qwen3ASR:
     torch.set_num_threads(1)
-    loaded = FAMILY.load(write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
+    loaded = FAMILY.load_model(write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
     assert isinstance(loaded, Qwen3ASR)
     return loaded
 

@@ -39,7 +39,7 @@ def model(source) -> Qwen3ASR:
 
 
 def load(folder: Path) -> Qwen3ASR:
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
+    loaded = FAMILY.load_model(folder, torch_backend("cpu"))
     assert isinstance(loaded, Qwen3ASR)
     return loaded
 

@@ -56,7 +56,7 @@ def folder(tmp_path_factory) -> Path:
 def models(folder, tmp_path_factory) -> dict[bool, Qwen3Chat]:
     """By whether the head is tied."""
     untied = write_tiny_chat(tmp_path_factory.mktemp("tiny") / "untied", UNTIED)
-    loaded = {True: FAMILY.load(folder, BACKEND), False: FAMILY.load(untied, BACKEND)}
+    loaded = {True: FAMILY.load_model(folder, BACKEND), False: FAMILY.load_model(untied, BACKEND)}
     assert all(isinstance(model, Qwen3Chat) for model in loaded.values())
     return loaded  # type: ignore[return-value]
 
@@ -152,7 +152,7 @@ def test_thinking_as_asked_or_an_error(templates):
 def test_without_a_template_there_are_no_conversations(tmp_path):
     folder = write_tiny_chat(tmp_path / "chat")
     write_tokenizer(folder)
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = FAMILY.load_model(folder, BACKEND)
     with pytest.raises(InvalidRequest, match="has no chat template"):
         model.prepare_chat("r", "tiny", say("hello"))
 
@@ -160,7 +160,7 @@ def test_without_a_template_there_are_no_conversations(tmp_path):
 def test_a_template_that_does_not_end_is_stopped(tmp_path):
     folder = write_tiny_chat(tmp_path / "chat")
     write_tokenizer(folder, "{{ 'x' * 10 ** 10 }}")
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = FAMILY.load_model(folder, BACKEND)
     with pytest.raises(InvalidRequest, match="template"):
         model.prepare_chat("r", "tiny", say("hello"))
 
@@ -177,7 +177,7 @@ def test_sampling_is_the_checkpoints_unless_it_is_asked_for(model):
 
 def test_a_checkpoint_that_is_greedy_by_itself_stays_so(tmp_path):
     greedy_folder = write_tiny_chat(tmp_path / "chat", do_sample=False)
-    model: Any = FAMILY.load(greedy_folder, BACKEND)
+    model: Any = FAMILY.load_model(greedy_folder, BACKEND)
     assert model.prepare_chat("r", "tiny", say("hello")).sampling.temperature == 0.0
     warm = model.prepare_chat("r", "tiny", say("hello", temperature=0.5))
     assert warm.sampling.temperature == 0.5
@@ -257,7 +257,7 @@ def test_the_engine_writes_the_references_ids(models, tied, settings):
 
 @pytest.mark.parametrize(("weights", "least"), [("int8", 0.995), ("fp8", 0.99)])
 def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
-    model: Any = FAMILY.load(folder, torch_backend("cpu", weights=weights))
+    model: Any = FAMILY.load_model(folder, torch_backend("cpu", weights=weights))
     # a tied embedding is looked up as it is, and multiplied with as narrow
     assert isinstance(model._head, QuantizedWeight)
     assert isinstance(model._weights["model.embed_tokens.weight"], torch.Tensor)
@@ -334,7 +334,7 @@ def test_a_tied_checkpoint_may_repeat_its_embedding(tmp_path, model):
     folder = write_tiny_chat(tmp_path / "chat")
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {HEAD: weights["model.embed_tokens.weight"]}, folder / "model.safetensors")
-    again: Any = FAMILY.load(folder, BACKEND)
+    again: Any = FAMILY.load_model(folder, BACKEND)
     assert HEAD not in again._weights
     assert torch.equal(again._head, model._head)
 
@@ -344,11 +344,11 @@ def test_the_rotation_is_read_where_transformers_5_writes_it(tmp_path, model):
     newer["rope_parameters"] = {"rope_theta": 1000000, "rope_type": "default"}
     folder = write_tiny_chat(tmp_path / "chat")
     (folder / "config.json").write_text(json.dumps(newer))
-    assert FAMILY.load(folder, BACKEND).layers == model.layers
+    assert FAMILY.load_model(folder, BACKEND).layers == model.layers
     newer["rope_parameters"]["rope_type"] = "yarn"
     (folder / "config.json").write_text(json.dumps(newer))
     with pytest.raises(CheckpointError, match="rope_scaling"):
-        FAMILY.load(folder, BACKEND)
+        FAMILY.load_model(folder, BACKEND)
 
 
 @pytest.mark.parametrize(
@@ -371,5 +371,5 @@ def test_a_checkpoint_that_we_do_not_compute_is_refused(tmp_path, file, values, 
     was = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(was | values))
     with pytest.raises(CheckpointError) as reported:
-        FAMILY.load(folder, BACKEND)
+        FAMILY.load_model(folder, BACKEND)
     assert message in str(reported.value)

@@ -34,7 +34,7 @@ SCHEMA = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     torch.set_num_threads(1)
-    return FAMILY.load(write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat"), BACKEND)
+    return FAMILY.load_model(write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat"), BACKEND)
 
 
 def request(model, name="r", seed=3, **more):

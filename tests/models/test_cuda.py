@@ -48,7 +48,7 @@ def run(
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and audio of three requests in one engine, greedy and sampled."""
     backend = torch_backend(device, dtype, weights, attention)
-    model = family.load(folder, backend)
+    model = family.load_model(folder, backend)
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24))
     requests = [request_of(family, model, i) for i in range(len(TEXTS))]
     for request in requests:
@@ -103,7 +103,7 @@ def test_bfloat16_runs(tmp_path: Path, name: str, weights: str) -> None:
 def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name: str) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16")
-    model = family.load(folder(tmp_path / name), backend)
+    model = family.load_model(folder(tmp_path / name), backend)
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24, max_running=8))
     for i in range(len(TEXTS)):
         engine.submit(request_of(family, model, i))
@@ -137,7 +137,7 @@ def s2s(
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and audio of these requests, in one engine, one after the other."""
     backend = torch_backend(device, dtype, weights)
-    model = S2S.load(folder, backend)
+    model = S2S.load_model(folder, backend)
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
     engine = Engine({"m": model}, backend, config)
     requests = s2s_requests(model)
@@ -209,7 +209,7 @@ def step(engine: Engine) -> None:
 
 def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path) -> None:
     backend = torch_backend("cuda", "bfloat16")
-    model: Any = S2S.load(s2s_folder, backend)
+    model: Any = S2S.load_model(s2s_folder, backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
     engine = Engine({"m": model}, backend, config)
     graphs = engine._workers["m"].runner._graphs
@@ -258,7 +258,7 @@ def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     folder = write_cloning(tmp_path / "base")
     backends = [torch_backend(device, "float32") for device in ("cpu", "cuda")]
-    cpu, gpu = (TTS.load(folder, backend) for backend in backends)
+    cpu, gpu = (TTS.load_model(folder, backend) for backend in backends)
     expected = [backends[0].ops.numpy(x) for piece in clips_of(cpu) for x in cpu.encode([piece])]
     for found, alone in zip(encoded(gpu, backends[1].ops, graphs), expected, strict=True):
         assert found.shape == alone.shape
@@ -271,7 +271,7 @@ def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
 def test_voices_are_recorded(tmp_path: Path) -> None:
     """Only the clip of 31 s is left to the model, and bfloat16 makes vectors that are alike."""
     backend = torch_backend("cuda", "bfloat16")
-    model: Any = TTS.load(write_cloning(tmp_path / "base"), backend)
+    model: Any = TTS.load_model(write_cloning(tmp_path / "base"), backend)
     plain, left = model.encode, list[str]()
 
     def watched(inputs: Any) -> Any:
@@ -322,7 +322,7 @@ def test_nothing_is_compiled_or_recorded_while_requests_are_served(
 ) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16", weights)
-    model = family.load(folder(tmp_path / name), backend)
+    model = family.load_model(folder(tmp_path / name), backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
     engine = Engine({"m": model}, backend, config)
     rng = random.Random(7)

@@ -34,7 +34,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """An engine with room for one conversation as long as the model takes it."""
     folder = write_folder(tmp_path_factory.mktemp("published") / "s2s", request.param)
     backend = EndlessBackend(torch_backend("cuda", "bfloat16").ops)
-    model = FAMILY.load(folder, backend)
+    model = FAMILY.load_model(folder, backend)
     return Engine({"s2s": model}, backend, EngineConfig(kv_bytes=1 << 33, max_running=8)), model
 
 

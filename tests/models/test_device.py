@@ -37,7 +37,7 @@ class World:
     def __init__(self, family: Family, folder: Path, host_bytes: int = 0):
         backend = torch_backend(DEVICE, "float32")
         self.family, self.ops = family, backend.ops
-        self.model: Any = family.load(folder, backend)
+        self.model: Any = family.load_model(folder, backend)
         config = EngineConfig(kv_bytes=1 << 22, max_running=1, host_bytes=host_bytes)
         self.engine = Engine({"m": self.model}, backend, config)
         self.entries: dict[str, list[list[int]]] = {}
@@ -147,7 +147,7 @@ def test_logits_in_bfloat16_are_those_of_float32_on_the_processor(
 def _forced(
     family: Family, folder: Path, backend: TorchBackend, log: list[tuple[int, ...]]
 ) -> list[torch.Tensor]:
-    model: Any = family.load(folder, backend)
+    model: Any = family.load_model(folder, backend)
     request = request_of(family, model, 0)
     sequence = Sequence(request, 0)
     if pieces := request.prompt.encode_inputs:

@@ -42,10 +42,10 @@ def models(tmp_path_factory) -> dict[str, Any]:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("tiny")
     return {
-        "s2s": FAMILY.load(write_tiny_lfm2_audio(folder / "s2s"), BACKEND),
-        "tts": TTS.load(write_tiny_tts(folder / "tts"), BACKEND),
-        "asr": ASR.load(write_tiny_asr(folder / "asr"), BACKEND),
-        "chat": CHAT.load(write_tiny_chat(folder / "chat"), BACKEND),
+        "s2s": FAMILY.load_model(write_tiny_lfm2_audio(folder / "s2s"), BACKEND),
+        "tts": TTS.load_model(write_tiny_tts(folder / "tts"), BACKEND),
+        "asr": ASR.load_model(write_tiny_asr(folder / "asr"), BACKEND),
+        "chat": CHAT.load_model(write_tiny_chat(folder / "chat"), BACKEND),
     }
 
 
@@ -124,7 +124,7 @@ def test_the_engine_draws_the_references_entries(tmp_path, settings_, place, mos
     case = CASES[place]
     loudness = LOUD if case["is_loud"] else CALM
     folder = write_tiny_lfm2_audio(tmp_path / "s2s", case["seed"], loudness=loudness)
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = FAMILY.load_model(folder, BACKEND)
     model._encoder = GivenAudio()
     engine = Engine({"s2s": model}, BACKEND, replace_config(CONFIG, **settings_))
     given_ = run(engine, [golden_request(place, case, mode, most) for mode in Mode], (0, 5))

@@ -53,10 +53,10 @@ def models(tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tiny")
     s2s = write_tiny_lfm2_audio(folder / "s2s", loudness=LIVELY, blocks=(2, 3))
     return {
-        "s2s": FAMILY.load(s2s, BACKEND),
-        "tts": TTS.load(write_tiny_tts(folder / "tts"), BACKEND),
-        "asr": ASR.load(write_tiny_asr(folder / "asr"), BACKEND),
-        "chat": CHAT.load(write_tiny_chat(folder / "chat"), BACKEND),
+        "s2s": FAMILY.load_model(s2s, BACKEND),
+        "tts": TTS.load_model(write_tiny_tts(folder / "tts"), BACKEND),
+        "asr": ASR.load_model(write_tiny_asr(folder / "asr"), BACKEND),
+        "chat": CHAT.load_model(write_tiny_chat(folder / "chat"), BACKEND),
     }
 
 

@@ -62,7 +62,7 @@ CALM_AT_NIGHT = pytest.mark.parametrize(
 
 def engine_of(folder: Path, config: EngineConfig) -> tuple[Engine, Any]:
     backend = TorchBackend(EagerOps())
-    model: Any = FAMILY.load(folder, backend)
+    model: Any = FAMILY.load_model(folder, backend)
     return Engine({"s2s": model}, backend, config), model
 
 

@@ -44,7 +44,7 @@ END_OF_AUDIO = 2048
 def model(tmp_path_factory) -> LFM2Audio:
     torch.set_num_threads(1)
     folder = write_tiny_lfm2_audio(tmp_path_factory.mktemp("tiny") / "s2s", loudness=CALM)
-    loaded = FAMILY.load(folder, BACKEND)
+    loaded = FAMILY.load_model(folder, BACKEND)
     assert isinstance(loaded, LFM2Audio)
     return loaded
 

@@ -88,7 +88,7 @@ def test_logits_are_near_those_of_full_weights(weights: str, least: float) -> No
 
 def test_every_large_product_of_the_decoders_is_quantized(tmp_path: Path) -> None:
     folder = write_tiny_tts(tmp_path / "tts")
-    model = FAMILY.load(folder, torch_backend("cpu", weights="int8"))
+    model = FAMILY.load_model(folder, torch_backend("cpu", weights="int8"))
     assert isinstance(model, Qwen3TTS)
     names = {name for name, weight in model._weights.items() if isinstance(weight, QuantizedWeight)}
     parts = {"self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"}

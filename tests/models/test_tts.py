@@ -53,7 +53,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Qwen3TTS]:
     loaded = {}
     for kind in (*KINDS, "both"):
         folder = write_tiny_tts(tmp_path_factory.mktemp(kind), kind, int(GOLDEN["seed"]))
-        loaded[kind] = family.load(folder, torch_backend("cpu", "float32"))
+        loaded[kind] = family.load_model(folder, torch_backend("cpu", "float32"))
     return loaded
 
 

@@ -36,7 +36,7 @@ def _one_thread() -> Iterator[None]:
 
 def load(folder: Path, kind: str) -> tuple[Qwen3TTS, Engine]:
     backend = torch_backend("cpu", "float32")
-    model = FAMILY.load(write_tiny_tts(folder, kind, int(GOLDEN["seed"])), backend)
+    model = FAMILY.load_model(write_tiny_tts(folder, kind, int(GOLDEN["seed"])), backend)
     assert isinstance(model, Qwen3TTS)
     return model, Engine({"tiny": model}, backend, CONFIG)
 

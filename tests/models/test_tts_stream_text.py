@@ -57,7 +57,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> LoadModel:
         if name not in loaded:
             folder = write_tiny_tts(tmp_path_factory.mktemp(kind), kind)
             write_json(folder / "config.json", tiny_config(kind) | change)
-            loaded[name] = FAMILY.load(folder, torch_backend("cpu", "float32"))
+            loaded[name] = FAMILY.load_model(folder, torch_backend("cpu", "float32"))
         return loaded[name]
 
     return load_once
@@ -405,7 +405,7 @@ def fed_to_talker(model: Qwen3TTS, sequence: Sequence) -> np.ndarray:
 def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     """Words of a sentence reach the model before the sentence is complete."""
     folder = Path(__file__).parents[2] / "models" / "izwi_models" / "tiny" / "izwi-tiny-tts"
-    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
+    model = FAMILY.load_model(folder, torch_backend("cpu", "float32"))
     text = "Dr. Smith paid $4.50, and that was all he had. Then he left."
     ask = SpeechInput("", "amber", seed=5)
     loop, at_once = Loop(model), Loop(model)

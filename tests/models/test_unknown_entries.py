@@ -17,7 +17,7 @@ from tests.models.kinds import KINDS, request_of
 def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
     family, write = KINDS[name]
     backend = torch_backend("cpu", "float32")
-    model = family.load(write(tmp_path / "m"), backend)
+    model = family.load_model(write(tmp_path / "m"), backend)
     one, other = (Sequence(request_of(family, model, i), i) for i in range(2))
     for sequence in (one, other):
         sequence.emitted = [(5 + k,) * model.tracks[0].num_codebooks for k in range(4)]

@@ -48,7 +48,7 @@ def _no_grad() -> Iterator[None]:
 
 def load(folder: Path) -> Qwen3TTS:
     family = next(family for family in FAMILIES if family.model_type == "qwen3_tts")
-    loaded = family.load(folder, TorchBackend(OPS))
+    loaded = family.load_model(folder, TorchBackend(OPS))
     assert isinstance(loaded, Qwen3TTS)
     return loaded
 

@@ -106,6 +106,6 @@ def test_a_template_without_text_is_refused(tmp_path, source):
     folder = write_tiny_chat(tmp_path / "empty")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": source}))
-    model = FAMILY.load(folder, torch_backend("cpu"))
+    model = FAMILY.load_model(folder, torch_backend("cpu"))
     with pytest.raises(InvalidRequest, match="no text"):
         model.prepare_chat("r", "empty", HI)

@@ -348,9 +348,8 @@ async def test_an_api_server_has_no_torch():
         "find('izwi-tiny-tts')\n"  # as a supervisor does
         "print('izwi_models' in sys.modules)\n"
         "import izwi_api.serve.api_server_process\n"
-        "from izwi.checkpoints.weightless import WeightlessBackend\n"
         "from izwi.checkpoints.registry import Registry\n"
-        "registry = Registry(WeightlessBackend())\n"
+        "registry = Registry()\n"
         f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
         "from izwi.inputs.speech import SpeechInput\n"
         f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"

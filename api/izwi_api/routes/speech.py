@@ -65,7 +65,9 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
     try:
         timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
         encoder = stream_encoder(body.response_format, speech.sample_rate)
-        codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
+        codes = (
+            CollectedCodes(timed or speech, speech.audio_entries) if body.include_codes else None
+        )
         audio = encoded_audio(codes or timed or speech, encoder, body.speed)
         ignored = ignored_fields(services, body)
         headers = {IGNORED: ", ".join(ignored)} if ignored else {}

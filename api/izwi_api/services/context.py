@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,15 +14,15 @@ from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
-from izwi.model.capability import Capability
-from izwi.model.protocol import (
-    Capable,
-    ChatModel,
-    ConversationModel,
-    SpeechModel,
-    TranscriptionModel,
+from izwi.frontend import (
+    AudioEntries,
+    ChatFrontend,
+    ConversationFrontend,
+    Frontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
 )
-from izwi.model.tracks import Track, frame_track
+from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.chat.production_pace import ProductionPace
@@ -42,23 +42,23 @@ class Registry(Protocol):
         """Return all names, in the order of loading."""
         ...
 
-    def model(self, name: str) -> Capable:
+    def model(self, name: str) -> Frontend:
         """Return a model. Raises ModelNotFound."""
         ...
 
-    def speech(self, name: str) -> SpeechModel:
+    def speech(self, name: str) -> SpeechFrontend:
         """Return a speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def transcription(self, name: str) -> TranscriptionModel:
+    def transcription(self, name: str) -> TranscriptionFrontend:
         """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def chat(self, name: str) -> ChatModel:
+    def chat(self, name: str) -> ChatFrontend:
         """Return a chat model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def conversation(self, name: str) -> ConversationModel:
+    def conversation(self, name: str) -> ConversationFrontend:
         """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
@@ -127,20 +127,19 @@ def tokens_of(chunk: Chunk) -> list[int]:
     return tokens
 
 
-def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
+def frames_of(chunk: Chunk, audio: AudioEntries) -> Int64:
     """Return the frames of a chunk that are decoded to audio, (n, codebooks) int64.
 
     Args:
         chunk: Of a model that speaks.
-        tracks: The model's.
+        audio: `SpeechFrontend.audio_entries` of the model.
     """
-    track = frame_track(tracks)
-    if chunk.tracks is None or track is None:
+    if chunk.tracks is None:
         return chunk.entries
-    frames = chunk.of_track(track)
+    frames = chunk.of_track(audio.track)
     if not len(frames):
         return frames
-    return frames[~np.isin(frames[:, 0], list(tracks[track].silent_ids))]
+    return frames[~np.isin(frames[:, 0], list(audio.silent_ids))]
 
 
 async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:

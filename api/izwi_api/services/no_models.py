@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from izwi.checkpoints.registry import Registry
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.engine_client.protocol import OutputStream
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
@@ -62,8 +61,7 @@ class NoEngine:
 
 def services_without_models(settings: Settings) -> Services:
     """Return services that have stored voices but no models."""
-    registry = Registry(WeightlessBackend())
-    return Services(NoEngine(), registry, settings, VoiceStore(settings.home / "voices"))
+    return Services(NoEngine(), Registry(), settings, VoiceStore(settings.home / "voices"))
 
 
 def _no_model() -> InvalidRequest:

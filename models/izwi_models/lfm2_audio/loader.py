@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from izwi.checkpoints.folder import read_json, tensor_names
+from izwi.checkpoints.weightless import weightless
 from izwi.errors import CheckpointError
-from izwi.model.protocol import Backend, Family
+from izwi.family import Family
+from izwi.model.protocol import Backend
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (
     MimiConfig,
@@ -89,4 +91,4 @@ def _load_codec(folder: Path, backend: Backend, config: LFM2AudioConfig) -> Fram
     return mimi_codec(backend.ops, weights, mimi)
 
 
-FAMILY = Family(ARCHITECTURE, load, prompts=(LFM2Prompt,))
+FAMILY = Family(ARCHITECTURE, *weightless(load), prompts=(LFM2Prompt,))

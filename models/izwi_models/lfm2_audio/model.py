@@ -11,6 +11,7 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.audio.resample import Resampling
 from izwi.audio.split import split_at_silence
+from izwi.frontend import AudioEntries
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput
@@ -41,7 +42,7 @@ class LFM2Audio:
     """One checkpoint on one device.
 
     Implements `RecordableTracks`, `ChoosesTracks` and `Encodes` for the engine, and for API servers
-    `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
+    `ConversationFrontend`, `SpeechFrontend`, `TranscriptionFrontend`, `ChatFrontend`.
     """
 
     capabilities = (
@@ -159,6 +160,8 @@ class LFM2Audio:
     @property
     def frame_samples(self) -> int:
         return self._codec.frame_samples
+
+    audio_entries = AudioEntries(TrackIndex.FRAMES, frozenset({END_OF_AUDIO}))
 
     @property
     def speakers(self) -> tuple[str, ...]:

@@ -16,11 +16,13 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.audio.split import split_at_silence
+from izwi.checkpoints.weightless import weightless
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.family import Family
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Row
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request
@@ -48,7 +50,7 @@ _NAMES = tuple(LANGUAGES.values())
 
 
 class Qwen3Aligner(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.protocol.AlignmentModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.AlignmentFrontend`."""
 
     capabilities = (Capability.ALIGN,)
 
@@ -159,7 +161,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 
 
-FAMILY = Family("qwen3_asr", load, fits=is_aligner, prompts=(AlignerPrompt,))
+FAMILY = Family("qwen3_asr", *weightless(load), fits=is_aligner, prompts=(AlignerPrompt,))
 
 
 def _prompt(request: Request) -> AlignerPrompt:

@@ -14,10 +14,12 @@ from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.audio.split import split_at_silence
 from izwi.checkpoints.folder import tensor_names
+from izwi.checkpoints.weightless import weightless
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.family import Family
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi.request.sequence import Sequence
@@ -72,7 +74,7 @@ _CODES = {name: code for code, name in LANGUAGES.items()}
 
 
 class Qwen3ASR(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.protocol.TranscriptionModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.TranscriptionFrontend`."""
 
     capabilities = (Capability.TRANSCRIBE,)
 
@@ -273,7 +275,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)
 
 
-FAMILY = Family("qwen3_asr", load, prompts=(AsrPrompt,))
+FAMILY = Family("qwen3_asr", *weightless(load), prompts=(AsrPrompt,))
 
 
 def _prompt(sequence: Sequence) -> AsrPrompt:

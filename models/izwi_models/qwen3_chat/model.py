@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from izwi.arrays import Int64
 from izwi.checkpoints.folder import tensor_names
+from izwi.checkpoints.weightless import weightless
 from izwi.errors import ContextTooLong, InvalidRequest
+from izwi.family import Family
 from izwi.inputs.chat import ChatInput, ToolChoice, num_characters
 from izwi.inputs.grammar import Grammar
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi.request.sequence import Sequence
@@ -69,7 +71,7 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
 
 
 class Qwen3Chat(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.protocol.ChatModel`."""
+    """One checkpoint on one device. Implements `izwi.model.protocol.ChatFrontend`."""
 
     capabilities = (Capability.CHAT,)
 
@@ -256,7 +258,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Chat:
     return Qwen3Chat(backend.ops, weights, config, generation, template, stop_ids)
 
 
-FAMILY = Family("qwen3", load, prompts=(ChatPrompt,))
+FAMILY = Family("qwen3", *weightless(load), prompts=(ChatPrompt,))
 
 
 def _most_calls(ask: ChatInput) -> int:

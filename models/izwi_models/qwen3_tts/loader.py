@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from izwi.checkpoints.folder import read_json
+from izwi.checkpoints.weightless import weightless
 from izwi.errors import CheckpointError
-from izwi.model.protocol import Backend, Family
+from izwi.family import Family
+from izwi.model.protocol import Backend
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
@@ -63,4 +65,4 @@ def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path)
         )
 
 
-FAMILY = Family("qwen3_tts", load, prompts=(SpeechPrompt,))
+FAMILY = Family("qwen3_tts", *weightless(load), prompts=(SpeechPrompt,))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.errors import InvalidRequest
+from izwi.frontend import AudioEntries
 from izwi.inputs.speech import SpeechInput, VoicePrompt
 from izwi.model.capability import Capability
 from izwi.model.encoders import PaddedEncoder
@@ -40,7 +41,7 @@ from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
 
 
 class Qwen3TTS:
-    """Implements `izwi.model.protocol.SpeechModel`."""
+    """Implements `izwi.model.protocol.SpeechFrontend`."""
 
     capabilities = (Capability.SPEAK,)
 
@@ -84,6 +85,8 @@ class Qwen3TTS:
     def sample_rate(self) -> int:
         """Sample rate of the audio in Hz."""
         return self.codec.sample_rate
+
+    audio_entries = AudioEntries()
 
     @property
     def speakers(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def load(folder: Path, ops: TorchOps) -> Qwen3ASR:
-    loaded = FAMILY.load(folder, TorchBackend(ops))
+    loaded = FAMILY.load_model(folder, TorchBackend(ops))
     assert isinstance(loaded, Qwen3ASR)
     return loaded
 
@@ -184,7 +184,7 @@ def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
     heard: list[Any] = []
     for ops in (TorchOps(DEVICE), RecordingOps(DEVICE)):
-        aligner: Any = ALIGNER.load(folder, TorchBackend(ops))
+        aligner: Any = ALIGNER.load_model(folder, TorchBackend(ops))
         assert isinstance(aligner, EncodesPadded)
         engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))
         ask = AlignmentInput(waveform(9.3), "the quick brown fox", "English")

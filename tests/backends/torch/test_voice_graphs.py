@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, ops: TorchOps) -> Qwen3TTS:
-    loaded = FAMILY.load(folder, TorchBackend(ops))
+    loaded = FAMILY.load_model(folder, TorchBackend(ops))
     assert isinstance(loaded, Qwen3TTS)
     return loaded
 

@@ -12,14 +12,14 @@ from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller
-from izwi.model.capability import Capability
-from izwi.model.protocol import (
-    Capable,
-    ChatModel,
-    ConversationModel,
-    SpeechModel,
-    TranscriptionModel,
+from izwi.frontend import (
+    ChatFrontend,
+    ConversationFrontend,
+    Frontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
 )
+from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi_api.services.context import Registry
 from izwi_api.services.models.alias_option import OPTION
@@ -65,23 +65,23 @@ class AliasedRegistry:
         """Return the model's name for an alias; any other name is returned as it is."""
         return self._aliases.get(name, name)
 
-    def model(self, name: str) -> Capable:
+    def model(self, name: str) -> Frontend:
         """Return a model. Raises ModelNotFound."""
         return self._registry.model(self._served(name))
 
-    def speech(self, name: str) -> SpeechModel:
+    def speech(self, name: str) -> SpeechFrontend:
         """Return a speech model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.speech(self._served(name))
 
-    def transcription(self, name: str) -> TranscriptionModel:
+    def transcription(self, name: str) -> TranscriptionFrontend:
         """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.transcription(self._served(name))
 
-    def chat(self, name: str) -> ChatModel:
+    def chat(self, name: str) -> ChatFrontend:
         """Return a chat model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.chat(self._served(name))
 
-    def conversation(self, name: str) -> ConversationModel:
+    def conversation(self, name: str) -> ConversationFrontend:
         """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.conversation(self._served(name))
 

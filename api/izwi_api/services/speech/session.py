@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
 from izwi.model.capability import Capability
-from izwi.request.input_stream import WritableModel
+from izwi.request.input_stream import WritableFrontend
 from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.routes.speech import check_texts, find_voice, ignored_fields, speech_input
@@ -138,7 +138,7 @@ class _SpeechSession:
         timing = self._word_aligner(config) if config.word_timestamps else None
         ask = speech_input(config, await find_voice(services, config))
         if config.split_granularity == "none":
-            if not isinstance(model, WritableModel):
+            if not isinstance(model, WritableFrontend):
                 raise InvalidRequest(
                     f"{model_name!r} needs its sentences whole", param="split_granularity"
                 )

@@ -20,9 +20,8 @@ from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.frontend import AudioEntries, SpeechFrontend
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
-from izwi.model.tracks import Track
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import Registry, chunks_of, frames_of
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
@@ -57,7 +56,7 @@ class Speech:
         num_prompt_positions: Prompt positions of all pieces, for usage.
         num_frames: Frames generated so far.
         texts: Its pieces, in order.
-        tracks: The speech model's tracks.
+        audio_entries: Which entries of its chunks are frames of audio.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Speech:
         engine: EngineClient,
         texts: Sequence[str],
         requests: Sequence[Request],
-        model: SpeechModel,
+        model: SpeechFrontend,
         pauses: Mapping[int, float] | None = None,
     ):
         """Submit the first pieces. Raises as `open_speech`.
@@ -79,7 +78,7 @@ class Speech:
                 has the index `len(texts)`.
         """
         self.texts, self.sample_rate = texts, model.sample_rate
-        self.tracks = model.tracks
+        self.audio_entries = model.audio_entries
         self._pauses = pauses or {}
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
@@ -104,7 +103,7 @@ class Speech:
                 if not self._streams:
                     break
                 async for chunk in chunks_of(self._streams[0]):
-                    self.num_frames += len(frames_of(chunk, self.tracks))
+                    self.num_frames += len(frames_of(chunk, self.audio_entries))
                     yield chunk
                 self._streams.popleft()
                 self._submitted.popleft()
@@ -158,16 +157,16 @@ class CollectedCodes:
         sample_rate: Sample rate of the audio, in Hz.
     """
 
-    def __init__(self, speech: AudioSource, tracks: Sequence[Track]):
+    def __init__(self, speech: AudioSource, audio_entries: AudioEntries):
         self.sample_rate = speech.sample_rate
-        self._speech, self._tracks = speech, tracks
+        self._speech, self._audio_entries = speech, audio_entries
         self._codes: list[list[int]] = []
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks; raises as those of the speech do."""
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
-                self._codes += frames_of(chunk, self._tracks).tolist()
+                self._codes += frames_of(chunk, self._audio_entries).tolist()
                 yield chunk
 
     def take(self) -> list[list[int]]:
@@ -245,7 +244,7 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+    model: SpeechFrontend, model_name: str, ask: SpeechInput, streams: bool
 ) -> tuple[list[str], list[Request], dict[int, float]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
@@ -260,7 +259,7 @@ def _prepare(
     return texts, requests, pauses
 
 
-def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
+def _split(model: SpeechFrontend, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
     """Return the pieces of a text, and the seconds of silence before each, by index.
 
     Raises:

@@ -18,7 +18,7 @@ from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
-from izwi.request.input_stream import TextPart, WritableModel
+from izwi.request.input_stream import TextPart, WritableFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import Registry, chunks_of
 from izwi_api.services.speech.pausing_text import PausingText
@@ -230,7 +230,7 @@ def default_writable_model(registry: Registry) -> str:
     """
     for name in registry.names():
         model = registry.model(name)
-        if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
+        if Capability.SPEAK in model.capabilities and isinstance(model, WritableFrontend):
             return name
     raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
@@ -245,7 +245,7 @@ async def open_speech_writer(
         InvalidRequest: The model cannot do what was requested, or needs the whole text.
     """
     model = registry.speech(model_name)
-    if not isinstance(model, WritableModel):
+    if not isinstance(model, WritableFrontend):
         raise InvalidRequest(f"{model_name!r} needs the complete text", param="model")
     speech_id = new_speech_id()
     plain = replace(ask, pronunciations=None)

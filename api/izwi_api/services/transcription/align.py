@@ -18,7 +18,7 @@ from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
-from izwi.model.alignment import AlignedWord, AlignmentModel
+from izwi.model.alignment import AlignedWord, AlignmentFrontend
 from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi_api.services.context import Registry, chunks_of
@@ -31,7 +31,7 @@ class Aligner:
 
     engine: EngineClient
     name: str
-    model: AlignmentModel
+    model: AlignmentFrontend
 
     async def align(
         self, asks: Sequence[AlignmentInput], *, charged: bool = True
@@ -128,7 +128,7 @@ def find_aligner(engine: EngineClient, registry: Registry, name: str | None = No
         raise InvalidRequest(
             f"model {name!r} does {', '.join(model.capabilities)}, not alignment", param="model"
         )
-    return Aligner(engine, name, cast(AlignmentModel, model))
+    return Aligner(engine, name, cast(AlignmentFrontend, model))
 
 
 def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:

@@ -19,12 +19,12 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
+from izwi.frontend import TranscriptionFrontend
 from izwi.model.capability import Capability
-from izwi.model.protocol import TranscriptionModel
 from izwi.request.input_stream import (
     DecodingStep,
     PartialTranscript,
-    StreamingTranscriptionModel,
+    StreamingTranscriptionFrontend,
     TranscriptionStream,
 )
 from izwi.request.request import Request
@@ -90,7 +90,7 @@ class LiveTranscription(AsyncIterator[Event]):
     def __init__(
         self,
         engine: EngineClient,
-        model: StreamingTranscriptionModel,
+        model: StreamingTranscriptionFrontend,
         name: str,
         stream: TranscriptionStream,
     ):
@@ -312,7 +312,7 @@ def default_streaming_model(registry: Registry) -> str:
     """Return the first model that transcribes while audio arrives. Raises ModelNotFound."""
     for name in registry.names():
         if Capability.TRANSCRIBE in registry.model(name).capabilities and isinstance(
-            registry.transcription(name), StreamingTranscriptionModel
+            registry.transcription(name), StreamingTranscriptionFrontend
         ):
             return name
     raise ModelNotFound("no model that transcribes live audio is served", param="model")
@@ -341,8 +341,8 @@ async def open_live_transcription(
         ModelNotFound: No such model.
         InvalidRequest: The model does not stream, or cannot do what was requested.
     """
-    model: TranscriptionModel = registry.transcription(model_name)
-    if not isinstance(model, StreamingTranscriptionModel):
+    model: TranscriptionFrontend = registry.transcription(model_name)
+    if not isinstance(model, StreamingTranscriptionFrontend):
         raise InvalidRequest(f"{model_name!r} transcribes complete audio only", param="model")
     stream = model.open_stream(language=language, context=context, chunk_s=chunk_s)
     return LiveTranscription(engine, model, model_name, stream)

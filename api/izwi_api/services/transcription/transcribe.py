@@ -20,10 +20,10 @@ from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import InvalidAudio
+from izwi.frontend import TranscriptionFrontend
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
-from izwi.model.alignment import AlignmentModel
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.alignment import AlignmentFrontend
 from izwi.request.request import Request
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
@@ -73,7 +73,7 @@ class Transcription:
             removed from the text. A space between two pieces belongs to the token after it.
     """
 
-    def __init__(self, model: TranscriptionModel, pieces: _Pieces):
+    def __init__(self, model: TranscriptionFrontend, pieces: _Pieces):
         ask = pieces.ask
         self.samples = ask.samples
         self.duration_s = len(ask.samples) / SAMPLE_RATE
@@ -195,7 +195,7 @@ async def open_transcription(
     model_name: str,
     ask: TranscriptionInput,
     *,
-    aligner: AlignmentModel | None = None,
+    aligner: AlignmentFrontend | None = None,
     detects_speech: bool = True,
 ) -> Transcription:
     """Start a transcription.
@@ -263,7 +263,7 @@ class _Pieces:
     def __init__(
         self,
         engine: EngineClient,
-        model: TranscriptionModel,
+        model: TranscriptionFrontend,
         model_name: str,
         ask: TranscriptionInput,
         places: list[tuple[int, int]],
@@ -375,7 +375,7 @@ def _is_spaceless(character: str) -> bool:
 
 
 def _cut(
-    model: TranscriptionModel, ask: TranscriptionInput, aligner: AlignmentModel | None
+    model: TranscriptionFrontend, ask: TranscriptionInput, aligner: AlignmentFrontend | None
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
     """Return the audio within full scale, and its pieces as [start, stop) in samples."""
     if len(ask.samples) == 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from izwi.errors import VoiceNotFound
+from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import VoicePrompt
-from izwi.model.protocol import SpeechModel
 from izwi_api.services.context import Services
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import OPENAI_VOICES, Settings
@@ -43,7 +43,7 @@ async def resolve_voice(
     )
 
 
-def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | None:
+def alias_speaker(model: SpeechFrontend, settings: Settings, alias: str) -> str | None:
     """Return the speaker that an OpenAI name stands for; None without speakers."""
     chosen = _speaker(model, settings.voice_aliases.get(alias, ""))
     if chosen is not None or not model.speakers:
@@ -52,7 +52,7 @@ def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | N
     return model.speakers[position % len(model.speakers)]
 
 
-def _speaker(model: SpeechModel, voice: str) -> str | None:
+def _speaker(model: SpeechFrontend, voice: str) -> str | None:
     by_lower_name = {speaker.lower(): speaker for speaker in model.speakers}
     return by_lower_name.get(voice.lower())
 
