@@ -20,10 +20,9 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.layers import KVSpec
 from izwi.request.request import Chunk, EncodeInput, Reason, Request
 from izwi_models.lfm2_audio import FAMILY
-from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.model import LFM2Audio
 from izwi_models.lfm2_audio.pattern import Mode
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
+from izwi_models.lfm2_audio.prompt import NOTHING, LFM2Prompt, entry_key, input_row
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS

@@ -13,8 +13,7 @@ from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi.model.layers import CacheSpec, PagedAttention, ShortConv
-from izwi.ops import AttentionSpec
+from izwi.model.layers import AttentionSpec, CacheSpec, PagedAttention, ShortConv
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
 

@@ -29,8 +29,8 @@ from izwi_models.lfm2_audio.codecs import FrameCodec
 from izwi_models.lfm2_audio.config import CODES, END_ID, END_OF_AUDIO
 from izwi_models.lfm2_audio.pattern import Blocks, TrackIndex, Turn, first_turn, next_turn
 from izwi_models.lfm2_audio.prepare import Checkpoint
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
-from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
+from izwi_models.lfm2_audio.prompt import SEGMENT, LFM2Prompt, entry_key, input_row
+from izwi_models.lfm2_audio.segments import SegmentEncoder
 from izwi_models.lfm2_audio.tokenizer import TextReader
 
 # Longer audio is transcribed in pieces of this length; a cut is searched this far before its end.

@@ -10,8 +10,6 @@ from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig
 from izwi_models.lfm2_audio.encoder import adapt, distance_table, encode, pack_encoder
 
-SEGMENT = "segment"  # `EncodeInput.kind` of the features of one segment
-
 # Segments are padded to these lengths in frames, 2 to 32 s; longer ones are encoded alone.
 _PADDED_FRAMES = (200, 400, 800, 1600, 3200)
 # Frames of one batch: its activations take about as much memory as 64 s of speech alone.

@@ -12,7 +12,8 @@ from izwi.model.protocol import UNKNOWN, Pick, Row
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3.decoder import TextConfig, decode
+from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.decoder import decode
 
 
 class TokenModel:

@@ -14,7 +14,8 @@ from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3 import decoder
+from izwi_models.qwen3.config import DecoderConfig, stack_of
+from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -49,9 +50,9 @@ class CodePredictorConfig:
     hidden_act: str
 
     @property
-    def stack(self) -> decoder.DecoderConfig:
+    def stack(self) -> DecoderConfig:
         """The decoder stack."""
-        return decoder.stack_of(self)
+        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,9 @@ class TalkerConfig:
     code_predictor_config: CodePredictorConfig
 
     @property
-    def stack(self) -> decoder.DecoderConfig:
+    def stack(self) -> DecoderConfig:
         """The decoder stack."""
-        return decoder.stack_of(self)
+        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +227,14 @@ def _talker_shapes(talker: TalkerConfig) -> Shapes:
         "talker.text_projection.linear_fc2.weight": (hidden, text),
         "talker.text_projection.linear_fc2.bias": (hidden,),
         "talker.codec_head.weight": (talker.vocab_size, hidden),
-        **decoder.tensor_shapes(talker.stack, "talker.model."),
+        **decoder_shapes(talker.stack, "talker.model."),
     }
 
 
 def _predictor_shapes(talker: TalkerConfig) -> Shapes:
     predictor = talker.code_predictor_config
     prefix = "talker.code_predictor."
-    shapes = decoder.tensor_shapes(predictor.stack, f"{prefix}model.")
+    shapes = decoder_shapes(predictor.stack, f"{prefix}model.")
     for n in range(predictor.num_code_groups - 1):
         # rows are summed into the talker's input too, hence its width
         shapes[f"{prefix}model.codec_embedding.{n}.weight"] = (
