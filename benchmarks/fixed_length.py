@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from izwi.audio.mel import WHISPER_RATE
 from izwi.checkpoints.registry import Registry
 from izwi.errors import TooLarge
-from izwi.frontend import SpeechFrontend, TranscriptionFrontend
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.capability import Capability
+from izwi.model.frontend import SpeechFrontend, TranscriptionFrontend
 from izwi.request.request import Request
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of each utterance of a server

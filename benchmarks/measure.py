@@ -24,8 +24,8 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Reason
 
 RESULTS = Path(__file__).parent / "results"

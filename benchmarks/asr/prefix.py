@@ -16,8 +16,8 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.frontend import TranscriptionFrontend
 from izwi.inputs.speech import TranscriptionInput
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Request
 
 POSITIONS = 500

@@ -34,9 +34,9 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.engine.model_worker import ModelWorker
-from izwi.frontend import TranscriptionFrontend
 from izwi.host.threads import compute, use_few_threads
 from izwi.inputs.speech import TranscriptionInput
+from izwi.model.frontend import TranscriptionFrontend
 
 _PARTS = ("schedule", "encode", "launch", "results", "process")
 

@@ -26,9 +26,9 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
-from izwi.frontend import AudioEntries
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
+from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason, Request
 from izwi_api.usage.keys import add_key
 from izwi_api.usage.limits import KeyLimits

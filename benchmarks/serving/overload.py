@@ -28,8 +28,8 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Chunk, Request
 
 LEAST_S = 10.0  # minimum duration of a long request's speech

@@ -19,8 +19,8 @@ from izwi.backends.torch.backend import TorchBackend
 from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Chunk, Request
 
 

@@ -21,8 +21,8 @@ from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
 from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 
 _CONTEXT = 100  # positions before the new one
 

@@ -30,8 +30,8 @@ from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 from tests.models.tiny_tts import write_tiny_tts
 
 SIZES = ("tts-1.7b", "tts-0.6b", "tiny")

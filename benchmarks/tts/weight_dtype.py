@@ -30,8 +30,8 @@ from izwi.backends.torch.ops import TorchOps
 from izwi.checkpoints.registry import Registry
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.sequence import Sequence
 
 Log = Seq[Seq[int]]

@@ -13,15 +13,15 @@ from typing import cast
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.hub import Progress, Report, fetch, is_hub_id
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
-from izwi.family import Family
-from izwi.frontend import (
+from izwi.model.capability import Capability
+from izwi.model.family import Family
+from izwi.model.frontend import (
     ChatFrontend,
     ConversationFrontend,
     Frontend,
     SpeechFrontend,
     TranscriptionFrontend,
 )
-from izwi.model.capability import Capability
 from izwi.model.protocol import Backend, Model
 
 ENTRY_POINT = "izwi.models"

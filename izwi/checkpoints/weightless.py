@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from izwi.model_sizes import ModelSizes
+from izwi.model.sizes import ModelSizes
 from izwi.ops.protocol import Ops, Weights
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from izwi.arrays import Samples
-from izwi.frontend import Frontend
 from izwi.inputs.speech import AlignmentInput
+from izwi.model.frontend import Frontend
 from izwi.request.request import Request
 
 

@@ -1,4 +1,4 @@
-"""The protocols of a family's models, which engines run; API servers use `izwi.frontend`."""
+"""The protocols of a family's models, which engines run; API servers use `izwi.model.frontend`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model.layers import AttentionSpec
+from izwi.ops.attention_spec import AttentionSpec
 
 # A torch.Tensor or an mlx.core.array. Opaque on purpose: naming either type here would tie every
 # model to one backend, and a type variable on each function would add no information.

@@ -20,10 +20,15 @@ from typing import Any, NamedTuple, Protocol
 
 from izwi.audio.pcm import to_s16le
 from izwi.backends.protocol import ArrayBackend
-from izwi.frontend import ChatFrontend, ConversationFrontend, SpeechFrontend, TranscriptionFrontend
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
+from izwi.model.frontend import (
+    ChatFrontend,
+    ConversationFrontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
+)
 from izwi.recording.line import (
     VERSION,
     ChatLine,

@@ -20,7 +20,7 @@ from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
 from izwi.model.layers import KVSpec
 from izwi.model.protocol import Model
-from izwi.model_sizes import ModelSizes, TensorShapes
+from izwi.model.sizes import ModelSizes, TensorShapes
 
 # Positions of a typical request: a sentence that is spoken or transcribed, a turn of a
 # conversation that is spoken, and one in text with what came before.

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
-from izwi.frontend import AudioEntries
 from izwi.inputs.chat import AnswerText
 from izwi.inputs.speech import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
 from izwi.model.capability import Capability
+from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason, Request
 from izwi_api.cli.main import app as command_line
 from izwi_api.serve import local_services

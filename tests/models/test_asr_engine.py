@@ -13,8 +13,8 @@ import torch
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.frontend import TranscriptionFrontend
 from izwi.inputs.speech import TranscriptionInput
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Reason
 from izwi_models.qwen3_asr.model import FAMILY
 from tests.models.tiny_asr import waveform, write_tiny_asr

@@ -14,7 +14,8 @@ from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
-from izwi.frontend import (
+from izwi.model.capability import Capability
+from izwi.model.frontend import (
     AudioEntries,
     ChatFrontend,
     ConversationFrontend,
@@ -22,7 +23,6 @@ from izwi.frontend import (
     SpeechFrontend,
     TranscriptionFrontend,
 )
-from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.chat.production_pace import ProductionPace

@@ -13,7 +13,8 @@ from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi.model.layers import AttentionSpec, CacheSpec, PagedAttention, ShortConv
+from izwi.model.layers import CacheSpec, PagedAttention, ShortConv
+from izwi.ops.attention_spec import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from izwi.checkpoints.folder import read_json, tensor_names
 from izwi.checkpoints.weightless import weightless
 from izwi.errors import CheckpointError
-from izwi.family import Family
+from izwi.model.family import Family
 from izwi.model.protocol import Backend
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.audio.resample import Resampling
 from izwi.audio.split import split_at_silence
-from izwi.frontend import AudioEntries
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput
 from izwi.model.capability import Capability
+from izwi.model.frontend import AudioEntries
 from izwi.model.layers import CacheSpec
 from izwi.model.protocol import UNKNOWN, Pick, Row
 from izwi.model.tracks import Track

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from izwi.model.layers import AttentionSpec, PagedAttention
+from izwi.model.layers import PagedAttention
+from izwi.ops.attention_spec import AttentionSpec
 
 # The norms of a layer, before its attention and before its MLP.
 NORM, MLP_NORM = "input_layernorm.weight", "post_attention_layernorm.weight"

@@ -18,10 +18,10 @@ from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.audio.split import split_at_silence
 from izwi.checkpoints.weightless import weightless
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.family import Family
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.capability import Capability
+from izwi.model.family import Family
 from izwi.model.protocol import Backend, Row
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights

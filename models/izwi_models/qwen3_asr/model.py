@@ -16,9 +16,9 @@ from izwi.audio.split import split_at_silence
 from izwi.checkpoints.folder import tensor_names
 from izwi.checkpoints.weightless import weightless
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.family import Family
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.capability import Capability
+from izwi.model.family import Family
 from izwi.model.protocol import Backend, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams

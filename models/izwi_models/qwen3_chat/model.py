@@ -14,10 +14,10 @@ from izwi.arrays import Int64
 from izwi.checkpoints.folder import tensor_names
 from izwi.checkpoints.weightless import weightless
 from izwi.errors import ContextTooLong, InvalidRequest
-from izwi.family import Family
 from izwi.inputs.chat import ChatInput, ToolChoice, num_characters
 from izwi.inputs.grammar import Grammar
 from izwi.model.capability import Capability
+from izwi.model.family import Family
 from izwi.model.protocol import Backend, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams

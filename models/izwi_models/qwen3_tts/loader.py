@@ -7,7 +7,7 @@ from pathlib import Path
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.weightless import weightless
 from izwi.errors import CheckpointError
-from izwi.family import Family
+from izwi.model.family import Family
 from izwi.model.protocol import Backend
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer

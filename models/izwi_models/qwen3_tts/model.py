@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.errors import InvalidRequest
-from izwi.frontend import AudioEntries
 from izwi.inputs.speech import SpeechInput, VoicePrompt
 from izwi.model.capability import Capability
 from izwi.model.encoders import PaddedEncoder
+from izwi.model.frontend import AudioEntries
 from izwi.model.layers import PagedAttention
 from izwi.model.protocol import UNKNOWN, Pick, Row
 from izwi.model.tracks import Track

@@ -12,14 +12,14 @@ from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller
-from izwi.frontend import (
+from izwi.model.capability import Capability
+from izwi.model.frontend import (
     ChatFrontend,
     ConversationFrontend,
     Frontend,
     SpeechFrontend,
     TranscriptionFrontend,
 )
-from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi_api.services.context import Registry
 from izwi_api.services.models.alias_option import OPTION

@@ -20,8 +20,8 @@ from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.frontend import AudioEntries, SpeechFrontend
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import AudioEntries, SpeechFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import Registry, chunks_of, frames_of
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts

@@ -19,8 +19,8 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
-from izwi.frontend import TranscriptionFrontend
 from izwi.model.capability import Capability
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.input_stream import (
     DecodingStep,
     PartialTranscript,

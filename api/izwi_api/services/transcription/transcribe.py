@@ -20,10 +20,10 @@ from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.engine_client.protocol import EngineClient, OutputStream
 from izwi.errors import InvalidAudio
-from izwi.frontend import TranscriptionFrontend
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.alignment import AlignmentFrontend
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Request
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within

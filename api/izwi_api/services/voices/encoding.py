@@ -9,10 +9,10 @@ from uuid import uuid4
 from izwi.arrays import Float32
 from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
-from izwi.frontend import ClonesVoices
 from izwi.host.threads import compute
 from izwi.inputs.speech import VoicePrompt
 from izwi.model.capability import Capability
+from izwi.model.frontend import ClonesVoices
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.voices.clip_check import check_length
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice

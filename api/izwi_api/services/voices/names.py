@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from izwi.errors import VoiceNotFound
-from izwi.frontend import SpeechFrontend
 from izwi.inputs.speech import VoicePrompt
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.services.context import Services
 from izwi_api.services.voices.encoding import encoded_voice
 from izwi_api.settings import OPENAI_VOICES, Settings

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from izwi.frontend import Frontend
+from izwi.model.frontend import Frontend
 from izwi.model.protocol import Backend, Model
-from izwi.model_sizes import ModelSizes
+from izwi.model.sizes import ModelSizes
 
 
 @dataclass(frozen=True, slots=True)
