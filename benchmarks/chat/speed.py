@@ -25,8 +25,9 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.request.request import Request, SamplingParams
+from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.config import read_config, tensor_shapes
-from izwi_models.qwen3_chat.model import FAMILY, ChatPrompt
+from izwi_models.qwen3_chat.prompt import ChatPrompt
 from tests.models.tiny_chat import GENERATION, TEMPLATES, TINY, write_tokenizer
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "chat.npz"

@@ -45,15 +45,13 @@ class Background:
     model: SpeechFrontend
     name: str
     engine: AsyncEngine
+    frame_s: float
     audio_s: float = 0.0
     refused: int = 0
 
     def requests(self) -> Iterator[Request]:
         """Yield long requests endlessly, no two of equal length."""
-        (frames,) = self.model.tracks
-        assert frames.codec is not None
-        frame_s = frames.codec.frame_samples / frames.codec.sample_rate
-        least = round(LEAST_S / frame_s)
+        least = round(LEAST_S / self.frame_s)
         for number in count():
             text = " ".join(TEXTS[(number + place) % len(TEXTS)] for place in range(4))
             ask = SpeechInput(text=text, seed=number)
@@ -112,7 +110,10 @@ async def run_setting(
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Measure one setting; return its figures, and all times to first audio in seconds."""
     model = registry.speech(name)
-    background = Background(model, name, engine)
+    (frames,) = registry.models[name].tracks
+    assert frames.codec is not None
+    frame_s = frames.codec.frame_samples / frames.codec.sample_rate
+    background = Background(model, name, engine, frame_s)
     await play(engine, foreground(model, name, options, "warm-up")[:3], model.sample_rate)
     idle = await play(engine, foreground(model, name, options, "idle"), model.sample_rate)
 

@@ -80,8 +80,8 @@ async def calibrate(
     registry: Registry, backend: TorchBackend, name: str, config: EngineConfig, count: int
 ) -> Calibration:
     """Run streams alone, then in a batch, and fit the machine to their steps."""
-    model = registry.speech(name)
-    requests, prepare_s = prepare(model, name, count)
+    model = registry.models[name]
+    requests, prepare_s = prepare(registry.speech(name), name, count)
     recorded, engine = start(registry, backend, config)
     await _run(engine, replace(requests[0], request_id="warm-up"))
     recorded.steps.clear()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -14,18 +15,27 @@ from izwi.model.protocol import Backend, Model
 from izwi.model.sizes import ModelSizes
 
 
+class ModelModule(Protocol):
+    """The module of a family that computes; both functions raise CheckpointError."""
+
+    def load_model(self, folder: Path, backend: Backend) -> Model:
+        """Read configuration and weights."""
+        ...
+
+    def read_sizes(self, folder: Path) -> ModelSizes:
+        """Return what the model will take of a device, from its configuration."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """How to recognise and load one kind of checkpoint, from a folder in the published layout.
 
-    The three loaders raise CheckpointError, which names the file, key or tensor that is missing or
-    wrong.
-
     Attributes:
         model_type: The `model_type` of its config.json, or else the first of its `architectures`.
-        load_frontend: Reads configuration and tokenizer, for API servers.
-        load_model: Reads configuration and weights, for engines.
-        read_sizes: Reads from the configuration what the model will take of a device.
+        load_frontend: Reads configuration and tokenizer. Raises CheckpointError, which names the
+            file or key that is missing or wrong.
+        model: Name of the `ModelModule`, which is not imported in processes without an engine.
         fits: Distinguishes its config.json from others with that `model_type`; None accepts any
             other.
         prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
@@ -34,7 +44,21 @@ class Family:
 
     model_type: str
     load_frontend: Callable[[Path], Frontend]
-    load_model: Callable[[Path, Backend], Model]
-    read_sizes: Callable[[Path], ModelSizes]
+    model: str
     fits: Callable[[Mapping[str, Any]], bool] | None = None
     prompts: tuple[type[Struct], ...] = ()
+
+    def load_model(self, folder: Path, backend: Backend) -> Model:
+        """Read configuration and weights.
+
+        Raises:
+            CheckpointError: A file, key or tensor is missing or wrong; the message names it.
+        """
+        return self._module().load_model(folder, backend)
+
+    def read_sizes(self, folder: Path) -> ModelSizes:
+        """Read what a model will take of a device, without its weights; raises CheckpointError."""
+        return self._module().read_sizes(folder)
+
+    def _module(self) -> ModelModule:
+        return cast(ModelModule, import_module(self.model))

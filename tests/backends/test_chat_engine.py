@@ -25,9 +25,10 @@ from izwi.model.layers import KVSpec
 from izwi.model.protocol import Row
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3_chat.model import FAMILY
+from izwi_models.qwen3_chat import FAMILY
 from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_chat import write_tiny_chat
 
 TEXTS = ("the system", "what is the user?", "yes", "the stem of the term, and the user's system")
@@ -41,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache(maxsize=3)  # one of each kind; a model holds a process that renders its template
 def loaded(folder: Path, backend: str) -> Any:
-    return FAMILY.load_model(folder, backend_of(backend))
+    return load_checkpoint(FAMILY, folder, backend_of(backend))
 
 
 class Loop:
@@ -50,7 +51,7 @@ class Loop:
     def __init__(self, folder: Path, backend: str, **config: Any):
         made, self.model = backend_of(backend), loaded(folder, backend)
         settings = {"page_size": PAGE, "kv_bytes": 1 << 20, **config}
-        self.engine = Engine({"m": self.model}, made, EngineConfig(**settings))
+        self.engine = Engine({"m": self.model.model}, made, EngineConfig(**settings))
         self.got: dict[str, list[int]] = {}
         self.logprobs: dict[str, list[Any]] = {}
 
@@ -87,7 +88,7 @@ def asks(model: Any, **more: Any) -> list[Request]:
         {"temperature": 1.3, "top_k": 9, "top_p": 0.8, "repetition_penalty": 1.2, "seed": 2},
     ]
     return [
-        model.prepare_chat(
+        model.frontend.prepare_chat(
             str(n),
             "m",
             ChatInput((ChatMessage(Role.USER, TEXTS[n]),), max_new_tokens=24, **one, **more),
@@ -139,20 +140,22 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
     found = []
     for name in ("torch", backend):
         made = backend_of(name)
-        model, kept = FAMILY.load_model(folder, made), []
-        request = model.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
+        model, kept = load_checkpoint(FAMILY, folder, made), []
+        request = model.frontend.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
         sequence = Sequence(request, 0)
-        kv = made.paged_kv(KVSpec.of(model.layers), 12, PAGE, "auto")
+        kv = made.paged_kv(KVSpec.of(model.model.layers), 12, PAGE, "auto")
         # what lies behind a sequence's end may be no number
         nans = np.full((12, made.page_bytes(kv.spec, PAGE, "auto") // 4), np.nan, np.float32)
         kv.write_pages(list(range(12)), nans.view(np.uint8))
         sequence.kv.pages = list(range(10))[::-1]
         for start, stop in ((0, 14), (14, 15), (15, 37)):  # in chunks, over the same pages
             rows = [Row(sequence, start, stop)]
-            hidden = model.run(model.embed(rows), kv.context(rows))
-            model.draw(hidden, lambda logits, _, kept=kept: kept.append(logits) or logits[:, 0])
+            hidden = model.model.run(model.model.embed(rows), kv.context(rows))
+            model.model.draw(
+                hidden, lambda logits, _, kept=kept: kept.append(logits) or logits[:, 0]
+            )
         found.append(np.concatenate([made.ops.numpy(logits) for logits in kept]))
-    assert found[0].shape == (37, model.tracks[0].vocabulary)
+    assert found[0].shape == (37, model.model.tracks[0].vocabulary)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
@@ -200,7 +203,7 @@ def test_whatever_happens_the_answers_are_the_same(
 @each_and_ahead
 def test_a_row_that_fails_fails_alone(folder, expected, backend, monkeypatch) -> None:
     loop = Loop(folder, backend)
-    embed, requests = loop.model.embed, asks(loop.model)
+    embed, requests = loop.model.model.embed, asks(loop.model)
 
     def poisoned(rows: Any) -> Any:
         if any(row.sequence.request.request_id == "2" for row in rows):
@@ -225,8 +228,8 @@ def test_half_precision_answers_too(folder, backend) -> None:
     made = backend_of(backend, "bfloat16")
     answers = []
     for at_once in (True, False):
-        model = FAMILY.load_model(folder, made)
-        engine = Engine({"m": model}, made, EngineConfig(page_size=PAGE, kv_bytes=1 << 20))
+        model = load_checkpoint(FAMILY, folder, made)
+        engine = Engine({"m": model.model}, made, EngineConfig(page_size=PAGE, kv_bytes=1 << 20))
         assert engine.load["m"]["page_bytes"] == 2 * 3 * 2 * 16 * 2 * PAGE
         got: dict[str, list[int]] = {}
         for request in asks(model):

@@ -18,6 +18,8 @@ from izwi.ops.attention_spec import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
 
+# Folder with the codec of LFM2.5-Audio.
+DETOKENIZER_FOLDER = "audio_detokenizer"
 # Ids that are constants in the published code.
 END_ID = 7  # <|im_end|>
 AUDIO_START_ID = 128  # <|audio_start|>

@@ -18,13 +18,12 @@ from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import EncodeInput, Request, SamplingParams
 from izwi_models.qwen3_tts import prompt as prompts
 from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
+from izwi_models.qwen3_tts.limits import MIN_FRAMES, max_frames
 from izwi_models.qwen3_tts.prompt import Reference, Script
 from izwi_models.qwen3_tts.text import ROLE_IDS, SpeechText
 
 # Length of a reference clip in seconds: less has too little of the voice, more does not improve it.
 MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
-# The first two tokens cannot be the end, as in the reference package.
-MIN_FRAMES = 2
 # Silence after which a clip counts as empty: 60 dB below full scale.
 _SILENCE = 1e-3
 
@@ -44,7 +43,7 @@ _LANGUAGE_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `prepare` needs of a loaded checkpoint.
+    """Configuration and tokenizer of a checkpoint, for API servers.
 
     Attributes:
         config: config.json.
@@ -52,6 +51,7 @@ class Checkpoint:
         text: Tokenizer and template.
         sample_rate: Sample rate of a reference clip, Hz.
         frame_samples: Samples of a clip in one frame.
+        output_rate: Sample rate of the audio that is spoken, Hz.
     """
 
     config: TTSConfig
@@ -59,6 +59,7 @@ class Checkpoint:
     text: SpeechText
     sample_rate: int
     frame_samples: int
+    output_rate: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +125,9 @@ class Draft:
             sampling=sampling,
             codebook_sampling=codebook_sampling,
             seed=ask.seed,
-            max_entries=max_frames(self.checkpoint, ask, num_text, prompt.num_positions),
+            max_entries=max_frames(
+                config, self.checkpoint.generation, ask, num_text, prompt.num_positions
+            ),
             min_entries=MIN_FRAMES,
             stop_ids=(config.talker_config.codec_eos_token_id,),
             open_input=is_open,
@@ -352,34 +355,3 @@ def _check_sampling(ask: SpeechInput) -> None:
             "max_new_tokens must be at least 2: the last token gives no frame",
             param="max_new_tokens",
         )
-
-
-def max_frames(
-    checkpoint: Checkpoint, ask: SpeechInput, text_tokens: int | None, prompt_positions: int
-) -> int:
-    """Return the limit on frames of a request: one fewer than tokens, as in the reference.
-
-    Args:
-        checkpoint: The checkpoint that speaks.
-        ask: The input, with the caller's own limit if any.
-        text_tokens: Number of text ids; None while the text is being written.
-        prompt_positions: Positions that the prompt takes.
-
-    Raises:
-        TooLarge: The prompt leaves no room for speech.
-    """
-    config = checkpoint.config
-    frames = checkpoint.generation.max_new_tokens - 1
-    if ask.max_new_tokens is not None:
-        frames = ask.max_new_tokens - 1
-    elif text_tokens is not None:
-        guard = config.guard_frames + config.guard_frames_per_token * text_tokens
-        frames = min(frames, guard)
-    room = config.talker_config.max_position_embeddings - prompt_positions
-    if room < MIN_FRAMES:
-        raise TooLarge(
-            f"text, instructions and clip take {prompt_positions} positions of "
-            f"{config.talker_config.max_position_embeddings}",
-            param="input",
-        )
-    return max(1, min(frames, room))

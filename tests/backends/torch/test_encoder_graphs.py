@@ -20,8 +20,9 @@ from izwi.engine.engine import Engine
 from izwi.inputs.speech import AlignmentInput, TranscriptionInput
 from izwi.model.encoders import EncodesPadded
 from izwi.request.request import EncodeInput
-from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_aligner import FAMILY as ALIGNER
+from izwi_models.qwen3_asr import FAMILY
+from izwi_models.qwen3_asr.model import Qwen3ASR
 from izwi_models.qwen3_asr.prompt import CLIP, cut_windows
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr
@@ -149,6 +150,7 @@ def test_encoding_waits_for_nothing(model):
 
 def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str]]:
     """Tokens of seven clips, and the kinds of windows that ran unrecorded."""
+    frontend: Any = FAMILY.load_frontend(folder)
     model, plain = load(folder, ops), list[str]()
     encode = model.encode
 
@@ -163,7 +165,7 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
     ids: dict[str, list[int]] = {}
     for n, seconds in enumerate((8.0, 0.6, 3.2, 8.0, 20.0, 5.0, 1.0)):
         ask = TranscriptionInput(waveform(seconds, n % 5), max_new_tokens=12)
-        engine.submit(model.prepare_transcription(str(n), "tiny", ask))
+        engine.submit(frontend.prepare_transcription(str(n), "tiny", ask))
         ids[str(n)] = []
     while engine.has_work:
         for chunk in engine.step():
