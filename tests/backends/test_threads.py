@@ -29,7 +29,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def answers(engine: Engine, model: Any, name: str) -> dict[str, list[int]]:
     got: dict[str, list[int]] = {}
-    for request in asks(model):
+    for request in asks(model.frontend):
         engine.submit(replace(request, model=name))
     while engine.has_work:
         for chunk in engine.step():
@@ -60,7 +60,7 @@ def test_models_are_loaded_in_threads_that_are_gone(folders, backend) -> None:
         with engine.own_stream():
             first = answers(engine, models[0], "m")
             models.append(elsewhere(lambda: load_checkpoint(FAMILY, folders[1], made)))
-            engine.add("later", models[1])
+            engine.add("later", models[1].model)
             return [first, answers(engine, models[1], "later")]
 
     models = [elsewhere(lambda: load_checkpoint(FAMILY, folders[0], made))]
@@ -96,7 +96,7 @@ def test_a_step_leaves_nothing_to_compute(folders, backend) -> None:
     """What one thread leaves for later, another cannot compute: not even a part of a prompt."""
     made = backend_of(backend)
     model = load_checkpoint(FAMILY, folders[0], made)
-    request = asks(model)[3]
+    request = asks(model.frontend)[3]
     assert request.prompt.num_positions > 30
     expected = answers(_engine(model, made), model, "m")["3"]
     config = EngineConfig(page_size=4, kv_bytes=1 << 20, max_step_tokens=7, max_running=2)
