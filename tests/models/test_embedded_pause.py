@@ -84,4 +84,7 @@ def test_a_pause_of_ten_minutes_changes_no_audio(registry: Registry, host_bytes:
     world.run()
     assert (world.engine.load[MODEL]["pages_promoted"] > 0) == (host_bytes > 0)
     np.testing.assert_array_equal(np.concatenate(world.pcm["a"]), np.concatenate(whole.pcm["a"]))
-    assert len(np.concatenate(world.pcm["a"])) == FRAMES * world.model.codec.frame_samples
+    assert (
+        len(np.concatenate(world.pcm["a"]))
+        == FRAMES * world.registry.models[MODEL].codec.frame_samples
+    )

@@ -190,7 +190,7 @@ def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
         assert isinstance(aligner, EncodesPadded)
         engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))
         ask = AlignmentInput(waveform(9.3), "the quick brown fox", "English")
-        engine.submit(aligner.prepare_alignment("a", "tiny", ask))
+        engine.submit(ALIGNER.load_frontend(folder).prepare_alignment("a", "tiny", ask))
         classes: list[int] = []
         while engine.has_work:
             for chunk in engine.step():
