@@ -9,7 +9,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.errors import TooLarge
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import SpeechModel, TranscriptionModel
+from izwi.model.frontend import SpeechFrontend, TranscriptionFrontend
 from izwi.request.request import Request
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of each utterance of a server
@@ -32,7 +32,7 @@ def fix_lengths(registry: Registry, frames: int) -> None:
             _fix_tokens(registry.transcription(name))
 
 
-def fix_frames(model: SpeechModel, frames: int) -> None:
+def fix_frames(model: SpeechFrontend, frames: int) -> None:
     """Make each utterance last `frames` frames, or as many as the request asks for."""
     prepare = model.prepare_speech
 
@@ -49,7 +49,7 @@ def fix_frames(model: SpeechModel, frames: int) -> None:
     model.prepare_speech = fixed  # type: ignore[method-assign]
 
 
-def _fix_tokens(model: TranscriptionModel) -> None:
+def _fix_tokens(model: TranscriptionFrontend) -> None:
     prepare = model.prepare_transcription
 
     def fixed(request_id: str, name: str, ask: TranscriptionInput) -> Request:

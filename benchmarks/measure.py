@@ -25,7 +25,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Reason
 
 RESULTS = Path(__file__).parent / "results"
@@ -86,7 +86,7 @@ class Bench:
     """A loaded speech model behind a running engine."""
 
     name: str
-    model: SpeechModel
+    model: SpeechFrontend
     engine: AsyncEngine
 
 

@@ -29,7 +29,7 @@ from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
-from izwi.model.alignment import AlignmentModel
+from izwi.model.alignment import AlignmentFrontend
 from izwi.request.request import Request
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
@@ -71,7 +71,7 @@ def requests_of(
         conversation: Name of the speech-to-speech model.
         samples: (n,) float32 of speech at 16 kHz.
     """
-    aligner = cast("AlignmentModel", registry.model(ALIGNMENT))
+    aligner = cast("AlignmentFrontend", registry.model(ALIGNMENT))
     hello = ChatInput((ChatMessage(Role.USER, "Hello."),), max_new_tokens=32)
     spoken = ConversationInput(
         (SpokenTurn(Role.USER, (AudioContent(samples),)),), max_new_tokens=32

@@ -54,7 +54,7 @@ def show_kernels(run: Callable[[], object]) -> None:
 def load_model(size: str, device: str, dtype: str) -> tuple[Model, TorchOps]:
     """Load one of NAMES."""
     registry, backend = load(size, device, dtype, frames=8)
-    return registry.model(size), backend.ops
+    return registry.models[size], backend.ops
 
 
 def pieces_of(kind: str, encoder: PaddedEncoder, bucket: int, lengths: Any) -> list[EncodeInput]:

@@ -17,14 +17,14 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Request
 
 POSITIONS = 500
 WORDS = ("the", "train", "river", "leaves", "seven", "comes", "back", "late", "evening", "and")
 
 
-def context(seed: int, model: TranscriptionModel) -> str:
+def context(seed: int, model: TranscriptionFrontend) -> str:
     """Return words whose prompt has at least POSITIONS positions before the audio."""
     generator = np.random.default_rng(seed)
     words: list[str] = []
@@ -35,7 +35,7 @@ def context(seed: int, model: TranscriptionModel) -> str:
             return " ".join(words)
 
 
-def prepare(model: TranscriptionModel, text: str, clip: int, name: str) -> Request:
+def prepare(model: TranscriptionFrontend, text: str, clip: int, name: str) -> Request:
     """Return one request: a second of noise, different for each clip, after the context."""
     generator = np.random.default_rng(clip)
     samples = (0.05 * generator.standard_normal(16_000)).astype(np.float32)

@@ -36,7 +36,7 @@ from izwi.engine.engine import Engine
 from izwi.engine.model_worker import ModelWorker
 from izwi.host.threads import compute, use_few_threads
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 
 _PARTS = ("schedule", "encode", "launch", "results", "process")
 
@@ -109,7 +109,7 @@ class Profile:
 
 
 async def transcribe(
-    engine: AsyncEngine, model: TranscriptionModel, name: str, samples: Float32, number: int
+    engine: AsyncEngine, model: TranscriptionFrontend, name: str, samples: Float32, number: int
 ) -> float:
     """Transcribe one clip; return the seconds that it took."""
     ask = TranscriptionInput(samples)
@@ -138,7 +138,7 @@ def figures(
 
 async def run_level(
     engine: AsyncEngine,
-    model: TranscriptionModel,
+    model: TranscriptionFrontend,
     name: str,
     streams: int,
     seeds: range,

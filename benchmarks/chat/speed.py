@@ -25,8 +25,9 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.request.request import Request, SamplingParams
+from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.config import read_config, tensor_shapes
-from izwi_models.qwen3_chat.model import FAMILY, ChatPrompt
+from izwi_models.qwen3_chat.prompt import ChatPrompt
 from tests.models.tiny_chat import GENERATION, TEMPLATES, TINY, write_tokenizer
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "chat.npz"
@@ -114,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = write_folder(options.size, Path(place) / "chat")
         config = read_config(folder)
-        model = FAMILY.load(folder, backend)
+        model = FAMILY.load_model(folder, backend)
     shapes = tensor_shapes(config).values()
     num_bytes = sum(int(np.prod(shape)) for shape in shapes) * backend.ops.dtype.itemsize
     if not config.tie_word_embeddings:  # only one of its rows is read per token

@@ -23,8 +23,9 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.request.request import Reason
-from izwi_models.qwen3_chat.model import FAMILY, Qwen3Chat
+from izwi_models.qwen3_chat import FAMILY
 from tests.api.services.chat.test_structured import SCHEMA
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_chat import write_tiny_chat
 
 ROWS, FREE = 64, 8
@@ -43,10 +44,10 @@ def ask(seed: int, schema: str) -> ChatInput:
     )
 
 
-def answers(model: Qwen3Chat, engine: Engine, asks: dict[str, ChatInput]) -> dict[str, Any]:
+def answers(model: Checkpoint, engine: Engine, asks: dict[str, ChatInput]) -> dict[str, Any]:
     """Run the questions; return the text and end reason of each answer."""
-    requests = {name: model.prepare_chat(name, "chat", one) for name, one in asks.items()}
-    readers = {name: model.open_answer(request) for name, request in requests.items()}
+    requests = {name: model.frontend.prepare_chat(name, "chat", one) for name, one in asks.items()}
+    readers = {name: model.frontend.open_answer(request) for name, request in requests.items()}
     said, reasons = dict.fromkeys(asks, ""), {}
     waiting = list(requests.values())
     while waiting or engine.has_work:
@@ -75,10 +76,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = options.folder or write_tiny_chat(Path(place) / "chat")
         backend = torch_backend(options.device)
-        model = FAMILY.load(folder, backend)
-        assert isinstance(model, Qwen3Chat)
+        model = load_checkpoint(FAMILY, folder, backend)
         config = EngineConfig(max_running=ROWS + FREE)
-        engine = Engine({"chat": model}, backend, config)
+        engine = Engine({"chat": model.model}, backend, config)
         free = {f"free {n}": ask(n, "") for n in range(FREE)}
         alone = answers(model, engine, free)
         began = time.perf_counter()

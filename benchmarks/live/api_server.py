@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from benchmarks.live.models import fix_models
 from izwi.checkpoints.registry import Registry
-from izwi_api.serve.api_server_process import load_weightless_models, main
+from izwi_api.serve.api_server_process import load_frontends, main
 from izwi_api.serve.control import ApiServerSpec
 
 
 def load(spec: ApiServerSpec) -> Registry:
     """Describe the models."""
-    return fix_models(load_weightless_models(spec))
+    return fix_models(load_frontends(spec))
 
 
 if __name__ == "__main__":

@@ -31,16 +31,17 @@ from izwi.engine.engine import Engine
 from izwi.inputs.chat import Role
 from izwi.inputs.conversation import ConversationInput, SpokenTurn
 from izwi_models.lfm2_audio import FAMILY
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 
 def measure(model: Any, ops: Any, sessions: int, entries: int) -> dict[str, Any]:
     config = EngineConfig(kv_bytes=1 << 26, max_running=max(16, sessions))
-    engine = Engine({"s2s": model}, TorchBackend(ops), config)
+    engine = Engine({"s2s": model.model}, TorchBackend(ops), config)
     for n in range(sessions):
         turns = (SpokenTurn(Role.USER, (f"question {n}",)),)
         ask = ConversationInput(turns, seed=n, max_new_tokens=entries)
-        engine.submit(model.prepare_conversation(str(n), "s2s", ask))
+        engine.submit(model.frontend.prepare_conversation(str(n), "s2s", ask))
     began, made = time.process_time(), 0
     while engine.has_work:
         made += sum(len(chunk.entries) for chunk in engine.step())
@@ -52,7 +53,7 @@ def tiny(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     backend = torch_backend("cpu", "float32")
     with tempfile.TemporaryDirectory() as folder:
-        model = FAMILY.load(write_tiny_lfm2_audio(Path(folder), loudness=CALM), backend)
+        model = load_checkpoint(FAMILY, write_tiny_lfm2_audio(Path(folder), loudness=CALM), backend)
     measure(model, backend.ops, 1, options.entries)  # warms up
     rows = [measure(model, backend.ops, n, options.entries) for n in options.sessions]
     for row in rows:
@@ -64,19 +65,19 @@ def published(options: argparse.Namespace) -> None:
     """Measure the published size."""
     backend = EndlessBackend(torch_backend(options.device, options.dtype).ops)
     with tempfile.TemporaryDirectory() as place:
-        model = FAMILY.load(write_folder(Path(place) / "s2s", options.codec), backend)
+        model = load_checkpoint(FAMILY, write_folder(Path(place) / "s2s", options.codec), backend)
     began = time.perf_counter()
     config = EngineConfig(max_running=max(options.sessions))
-    engine = Engine({"s2s": model}, backend, config)
+    engine = Engine({"s2s": model.model}, backend, config)
     setup_s = time.perf_counter() - began
     rows: list[dict[str, Any]] = []
     if backend.ops.records:
         floors = [n / options.bandwidth for n in step_bytes(backend.ops.dtype.itemsize)]
         rows += step_rows(engine, [n for n in (1, 8, 32, 64) if n <= max(options.sessions)], floors)
-    first_audio_row(engine, model, 2)  # warms up
-    rows.append(first_audio_row(engine, model, 10))
+    first_audio_row(engine, model.frontend, 2)  # warms up
+    rows.append(first_audio_row(engine, model.frontend, 10))
     for sessions in options.sessions:
-        rows.append(session_row(engine, model, sessions, options.entries, options.seconds))
+        rows.append(session_row(engine, model.frontend, sessions, options.entries, options.seconds))
     name = f"s2s_{options.size}_{options.codec}"
     write_result(name, rows, entries=options.entries, setup_s=round(setup_s, 1))
 

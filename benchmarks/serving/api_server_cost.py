@@ -29,6 +29,7 @@ from benchmarks.measure import write_result
 from izwi.engine_client.protocol import Answer, Answers
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
+from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason, Request
 from izwi_api.usage.keys import add_key
 from izwi_api.usage.limits import KeyLimits
@@ -52,7 +53,7 @@ class InstantSpeech:
     """A model whose requests need no preparation."""
 
     capabilities = (Capability.SPEAK,)
-    tracks = ()
+    audio_entries = AudioEntries()
     sample_rate = _RATE
     speakers = ("amber",)
     languages = ("english",)

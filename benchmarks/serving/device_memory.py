@@ -43,7 +43,7 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.request.request import Request, SamplingParams
 from izwi.runner.planning import plan_folders, prepare_device
-from izwi_models.qwen3_chat.model import ChatPrompt
+from izwi_models.qwen3_chat.prompt import ChatPrompt
 
 _GIB = 1 << 30
 _SMALL = ("tts-0.6b", "asr-0.6b", "chat-0.6B")

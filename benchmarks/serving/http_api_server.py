@@ -7,13 +7,13 @@ import os
 from benchmarks.fixed_length import FRAMES, fix_lengths
 from benchmarks.serving.timeline import api_server_timeline
 from izwi.checkpoints.registry import Registry
-from izwi_api.serve.api_server_process import load_weightless_models, main
+from izwi_api.serve.api_server_process import load_frontends, main
 from izwi_api.serve.control import ApiServerSpec
 
 
 def load(spec: ApiServerSpec) -> Registry:
     """Describe the models."""
-    registry = load_weightless_models(spec)
+    registry = load_frontends(spec)
     fix_lengths(registry, int(os.environ[FRAMES]))
     api_server_timeline(registry)
     return registry

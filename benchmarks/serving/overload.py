@@ -29,7 +29,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Chunk, Request
 
 LEAST_S = 10.0  # minimum duration of a long request's speech
@@ -42,18 +42,16 @@ PATIENCE_S = 20.0
 class Background:
     """Long requests without playback, and the audio generated for them so far."""
 
-    model: SpeechModel
+    model: SpeechFrontend
     name: str
     engine: AsyncEngine
+    frame_s: float
     audio_s: float = 0.0
     refused: int = 0
 
     def requests(self) -> Iterator[Request]:
         """Yield long requests endlessly, no two of equal length."""
-        (frames,) = self.model.tracks
-        assert frames.codec is not None
-        frame_s = frames.codec.frame_samples / frames.codec.sample_rate
-        least = round(LEAST_S / frame_s)
+        least = round(LEAST_S / self.frame_s)
         for number in count():
             text = " ".join(TEXTS[(number + place) % len(TEXTS)] for place in range(4))
             ask = SpeechInput(text=text, seed=number)
@@ -112,7 +110,10 @@ async def run_setting(
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Measure one setting; return its figures, and all times to first audio in seconds."""
     model = registry.speech(name)
-    background = Background(model, name, engine)
+    (frames,) = registry.models[name].tracks
+    assert frames.codec is not None
+    frame_s = frames.codec.frame_samples / frames.codec.sample_rate
+    background = Background(model, name, engine, frame_s)
     await play(engine, foreground(model, name, options, "warm-up")[:3], model.sample_rate)
     idle = await play(engine, foreground(model, name, options, "idle"), model.sample_rate)
 
@@ -163,7 +164,7 @@ async def _offer(
 
 
 def foreground(
-    model: SpeechModel, name: str, options: argparse.Namespace, phase: str
+    model: SpeechFrontend, name: str, options: argparse.Namespace, phase: str
 ) -> list[Arrival]:
     """Draw short streams with Poisson arrivals; the same in each phase and for each setting."""
     times = poisson(options.rate, seed=1)

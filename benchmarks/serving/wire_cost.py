@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks.measure import arguments, write_result
 from izwi.checkpoints.registry import Registry
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Chunk
 from izwi.request.serialization import Frame
@@ -42,7 +41,7 @@ def microseconds(work: Callable[[], object]) -> float:
 def main() -> None:
     """Measure, print and write."""
     options = arguments(__doc__).parse_args()
-    registry = Registry(WeightlessBackend())
+    registry = Registry()
     name = registry.load(options.model)
     ask = SpeechInput("The weather is nice today and we are going out.")
     request = registry.speech(name).prepare_speech("request-0", name, ask)

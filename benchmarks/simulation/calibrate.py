@@ -20,7 +20,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi.request.request import Chunk, Request
 
 
@@ -55,7 +55,7 @@ class _Alone:
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def prepare(model: SpeechModel, name: str, count: int) -> tuple[list[Request], float]:
+def prepare(model: SpeechFrontend, name: str, count: int) -> tuple[list[Request], float]:
     """Prepare short streams, no two alike, and return the time for one."""
     requests, seconds = [], []
     for number in range(count):
@@ -80,8 +80,8 @@ async def calibrate(
     registry: Registry, backend: TorchBackend, name: str, config: EngineConfig, count: int
 ) -> Calibration:
     """Run streams alone, then in a batch, and fit the machine to their steps."""
-    model = registry.speech(name)
-    requests, prepare_s = prepare(model, name, count)
+    model = registry.models[name]
+    requests, prepare_s = prepare(registry.speech(name), name, count)
     recorded, engine = start(registry, backend, config)
     await _run(engine, replace(requests[0], request_id="warm-up"))
     recorded.steps.clear()

@@ -22,7 +22,7 @@ from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 
 _CONTEXT = 100  # positions before the new one
 
@@ -70,7 +70,7 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
 _numbers = count()
 
 
-def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dict[str, Any]:
+def loop_row(engine: Engine, model: SpeechFrontend, name: str, streams: int) -> dict[str, Any]:
     """Run a number of streams that start together, to their ends."""
     for number in range(streams):
         ask = SpeechInput(text=TEXTS[number % len(TEXTS)], voice=model.speakers[0], seed=number)

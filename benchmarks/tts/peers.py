@@ -31,7 +31,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from tests.models.tiny_tts import write_tiny_tts
 
 SIZES = ("tts-1.7b", "tts-0.6b", "tiny")
@@ -106,7 +106,7 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
 
 
 def _izwi_run(
-    engine: Engine, model: SpeechModel, name: str, number: int, case: Case
+    engine: Engine, model: SpeechFrontend, name: str, number: int, case: Case
 ) -> tuple[float, float]:
     """Return milliseconds until the first frame, and per step between it and the last."""
     speaker = model.speakers[number % len(model.speakers)]

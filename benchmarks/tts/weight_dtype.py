@@ -31,7 +31,6 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
 from izwi.request.sequence import Sequence
 
 Log = Seq[Seq[int]]
@@ -52,14 +51,16 @@ def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, f
     }
 
 
-def of_logs(model: SpeechModel, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
+def of_logs(registry: Registry, name: str, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
     """Return the logits of a number of texts, each along its log."""
     found = []
     for text, log in zip(TEXTS, logs, strict=False):
-        request = model.prepare_speech("", "", SpeechInput(text=text, temperature=0.0))
+        request = registry.speech(name).prepare_speech(
+            "", "", SpeechInput(text=text, temperature=0.0)
+        )
         sequence = Sequence(request, 0)
         sequence.emitted += [tuple(entry) for entry in log]
-        found.append(logits_of(model, ops, sequence))
+        found.append(logits_of(registry.models[name], ops, sequence))
     return found
 
 
@@ -96,7 +97,7 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
         heard = heard or texts
         own = [await voice.transcribe(audio) for _, audio in said]
         await voice.engine.stop()
-        ours = of_logs(registry.speech(voice.tts), backend.ops, [codes for codes, _ in spoken])
+        ours = of_logs(registry, voice.tts, backend.ops, [codes for codes, _ in spoken])
         full = full or ours
         same = [
             float(np.mean([a == b for a, b in zip(codes, theirs, strict=False)]))
@@ -123,13 +124,13 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
     rows = []
     for weights in WEIGHTS:
         registry, backend = load(size, options.device, options.dtype, _FRAMES, weights)
-        model = registry.speech(size)
+        model = registry.models[size]
         log = (
             np.random.default_rng(0)
             .integers(0, 2048, (_FRAMES, model.tracks[0].num_codebooks))
             .tolist()
         )
-        ours = of_logs(model, backend.ops, [log])
+        ours = of_logs(registry, size, backend.ops, [log])
         full = full or ours
         rows.append({"model": f"{size}, random", "weights": weights, **agreement(ours, full)})
         if backend.ops.records:

@@ -14,15 +14,15 @@ from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.hub import Progress, Report, fetch, is_hub_id
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.model.capability import Capability
-from izwi.model.protocol import (
-    Backend,
-    Capable,
-    ChatModel,
-    ConversationModel,
-    Family,
-    SpeechModel,
-    TranscriptionModel,
+from izwi.model.family import Family
+from izwi.model.frontend import (
+    ChatFrontend,
+    ConversationFrontend,
+    Frontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
 )
+from izwi.model.protocol import Backend, Model
 
 ENTRY_POINT = "izwi.models"
 # Names that an operator may give to a model.
@@ -61,21 +61,58 @@ def embedded() -> dict[str, Path]:
     }
 
 
+def family_of(folder: Path) -> Family:
+    """Return the family of a checkpoint. Raises CheckpointError."""
+    known = families()
+    values = read_json(folder / "config.json")
+    # without a model_type, use the saved class name
+    saved = values.get("architectures")
+    first = saved[0] if isinstance(saved, list) and saved else None
+    model_type = str(values.get("model_type", first))
+    for family in known.get(model_type, ()):
+        if family.fits is None or family.fits(values):
+            return family
+    raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {sorted(known)}")
+
+
+def load_model(folder: Path, backend: Backend) -> Model:
+    """Load a checkpoint's model alone, for an engine without API servers in its process.
+
+    Raises CheckpointError.
+    """
+    return family_of(folder).load_model(folder, backend)
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that was read from its folder."""
+    """What was read from a checkpoint's folder.
 
-    model: Capable
+    Attributes:
+        frontend: The frontend.
+        fingerprint: A short text that changes with the checkpoint.
+        model: The model; None if the registry has no backend.
+    """
+
+    frontend: Frontend
     fingerprint: str
+    model: Model | None = None
 
 
 class Registry:
-    """Loaded models by the name under which they are served."""
+    """The frontends of served models by name and, in a process with an engine, the models.
 
-    def __init__(self, backend: Backend):
+    Args:
+        backend: Loads the models; None, in API servers, loads frontends only.
+
+    Attributes:
+        frontends: The frontends by name.
+        models: The models by name, for the engine.
+    """
+
+    def __init__(self, backend: Backend | None = None):
         self._backend = backend
-        self._families = families()
-        self.models: dict[str, Capable] = {}
+        self.frontends: dict[str, Frontend] = {}
+        self.models: dict[str, Model] = {}
         self._fingerprints: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
 
@@ -96,11 +133,14 @@ class Registry:
             CheckpointError: The checkpoint is broken; the error names the problem.
         """
         known, folder = named(source, offline=offline)
-        name = name or known
-        if Path(source).is_dir() or known != source:
+        self.load_folder(name or known, folder, source)
+        return name or known
+
+    def load_folder(self, name: str, folder: Path, source: str) -> None:
+        """Load the checkpoint that `named` found for a source, and serve it; raises as `load`."""
+        if Path(source).is_dir() or name != source:
             self._folders[name] = folder
         self.serve(name, self.read(folder))
-        return name
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
         """Return the folder for a name from an untrusted caller; paths are never accepted.
@@ -128,32 +168,38 @@ class Registry:
 
     def read(self, folder: Path) -> Loaded:
         """Read a checkpoint without serving it. Raises CheckpointError."""
-        return Loaded(self._family(folder).load(folder, self._backend), _fingerprint(folder))
+        family = family_of(folder)
+        frontend = family.load_frontend(folder)
+        model = None if self._backend is None else family.load_model(folder, self._backend)
+        return Loaded(frontend, _fingerprint(folder), model)
 
     def serve(self, name: str, loaded: Loaded) -> None:
         """Serve a model under a name."""
         # New dictionaries: other threads go through the old ones.
-        self.models = {**self.models, name: loaded.model}
+        self.frontends = {**self.frontends, name: loaded.frontend}
         self._fingerprints = {**self._fingerprints, name: loaded.fingerprint}
+        if loaded.model is not None:
+            self.models = {**self.models, name: loaded.model}
 
     def unload(self, name: str) -> None:
         """Remove a model, but keep the location of its folder. Raises ModelNotFound."""
         self.model(name)
-        self.models = {other: model for other, model in self.models.items() if other != name}
+        self.frontends = {n: frontend for n, frontend in self.frontends.items() if n != name}
+        self.models = {n: model for n, model in self.models.items() if n != name}
 
     def names(self) -> list[str]:
         """Names of all models, in the order in which they were loaded."""
-        return list(self.models)
+        return list(self.frontends)
 
-    def model(self, name: str) -> Capable:
-        """Return a model by name.
+    def model(self, name: str) -> Frontend:
+        """Return the frontend of a model by name.
 
         Raises:
             ModelNotFound: No such model is served.
         """
-        if name not in self.models:
+        if name not in self.frontends:
             raise ModelNotFound(f"no model {name!r} is served here", param="model")
-        return self.models[name]
+        return self.frontends[name]
 
     def fingerprint(self, name: str) -> str:
         """Return a short text that changes with the checkpoint, as a cache key of its results.
@@ -164,26 +210,26 @@ class Registry:
         self.model(name)
         return self._fingerprints[name]
 
-    def speech(self, name: str) -> SpeechModel:
-        """Return a model that speaks.
+    def speech(self, name: str) -> SpeechFrontend:
+        """Return the frontend of a model that speaks.
 
         Raises:
             ModelNotFound: No such model is served.
             InvalidRequest: The model does not speak.
         """
-        return cast(SpeechModel, self._able(name, Capability.SPEAK))
+        return cast(SpeechFrontend, self._able(name, Capability.SPEAK))
 
-    def transcription(self, name: str) -> TranscriptionModel:
-        """Return a model that transcribes; raises as `speech` does."""
-        return cast(TranscriptionModel, self._able(name, Capability.TRANSCRIBE))
+    def transcription(self, name: str) -> TranscriptionFrontend:
+        """Return the frontend of a model that transcribes; raises as `speech` does."""
+        return cast(TranscriptionFrontend, self._able(name, Capability.TRANSCRIBE))
 
-    def chat(self, name: str) -> ChatModel:
-        """Return a model that answers in text; raises as `speech` does."""
-        return cast(ChatModel, self._able(name, Capability.CHAT))
+    def chat(self, name: str) -> ChatFrontend:
+        """Return the frontend of a model that answers in text; raises as `speech` does."""
+        return cast(ChatFrontend, self._able(name, Capability.CHAT))
 
-    def conversation(self, name: str) -> ConversationModel:
-        """Return a speech-to-speech model; raises as `speech` does."""
-        return cast(ConversationModel, self._able(name, Capability.CONVERSE))
+    def conversation(self, name: str) -> ConversationFrontend:
+        """Return the frontend of a speech-to-speech model; raises as `speech` does."""
+        return cast(ConversationFrontend, self._able(name, Capability.CONVERSE))
 
     def default(self, capability: Capability) -> str:
         """Return the name of the first model with a capability.
@@ -191,24 +237,12 @@ class Registry:
         Raises:
             ModelNotFound: No model has it.
         """
-        for name, model in self.models.items():
-            if capability in model.capabilities:
+        for name, frontend in self.frontends.items():
+            if capability in frontend.capabilities:
                 return name
         raise ModelNotFound(f"no model for {capability} is served here", param="model")
 
-    def _family(self, folder: Path) -> Family:
-        values = read_json(folder / "config.json")
-        # without a model_type, use the saved class name
-        saved = values.get("architectures")
-        first = saved[0] if isinstance(saved, list) and saved else None
-        model_type = str(values.get("model_type", first))
-        for family in self._families.get(model_type, ()):
-            if family.fits is None or family.fits(values):
-                return family
-        known = sorted(self._families)
-        raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
-
-    def _able(self, name: str, capability: Capability) -> Capable:
+    def _able(self, name: str, capability: Capability) -> Frontend:
         model = self.model(name)
         if capability not in model.capabilities:
             able = ", ".join(model.capabilities)

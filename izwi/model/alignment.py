@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from izwi.arrays import Samples
 from izwi.inputs.speech import AlignmentInput
-from izwi.model.protocol import Capable
+from izwi.model.frontend import Frontend
 from izwi.request.request import Request
 
 
@@ -31,7 +31,7 @@ class AlignedWord(Struct, frozen=True):
     stop: int
 
 
-class AlignmentModel(Capable, Protocol):
+class AlignmentFrontend(Frontend, Protocol):
     """A model whose entries are times, drawn at the marks of its prompt."""
 
     @property

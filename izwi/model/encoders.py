@@ -19,13 +19,8 @@ class Encodes(Protocol):
         ...
 
 
-class PaddedEncoder(Protocol):
-    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
-
-    @property
-    def axis(self) -> int:
-        """Axis of values along which pieces differ in length and are padded."""
-        ...
+class EncoderSizes(Protocol):
+    """The batches that an audio encoder takes, and what they need: known without its weights."""
 
     @property
     def shapes(self) -> Seq[tuple[int, ...]]:
@@ -38,6 +33,15 @@ class PaddedEncoder(Protocol):
 
     def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
         """Return the most numbers that encoding a batch keeps at once, to plan the memory."""
+        ...
+
+
+class PaddedEncoder(EncoderSizes, Protocol):
+    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
+
+    @property
+    def axis(self) -> int:
+        """Axis of values along which pieces differ in length and are padded."""
         ...
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:

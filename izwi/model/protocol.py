@@ -1,22 +1,15 @@
-"""The protocols that a model family implements, for the engine and for API servers."""
+"""The protocols of a family's models, which engines run; API servers use `izwi.model.frontend`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
-from izwi.arrays import Samples
-from izwi.inputs.chat import AnswerReader, ChatInput
-from izwi.inputs.conversation import ConversationInput
-from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
-from izwi.model.capability import Capability
 from izwi.model.layers import CacheSpec
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
@@ -223,96 +216,6 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
     return model.draw(hidden, pick)
 
 
-class Capable(Model, Protocol):
-    """A model, as API servers use it."""
-
-    @property
-    def capabilities(self) -> tuple[Capability, ...]:
-        """Its capabilities, the main one first."""
-        ...
-
-
-class SpeechModel(Capable, Protocol):
-    """A model that speaks text."""
-
-    @property
-    def sample_rate(self) -> int: ...
-
-    @property
-    def speakers(self) -> tuple[str, ...]: ...
-
-    @property
-    def languages(self) -> tuple[str, ...]: ...
-
-    @property
-    def can_clone(self) -> bool: ...
-
-    @property
-    def follows_instructions(self) -> bool: ...
-
-    def split_text(self, text: str) -> list[str]:
-        """Split text into the pieces that the checkpoint was trained on; most take it whole.
-
-        Raises:
-            InvalidRequest: Nothing in it can be spoken.
-        """
-        ...
-
-    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
-        """Validate and tokenise. Raises InvalidRequest and its kind."""
-        ...
-
-
-@runtime_checkable
-class ClonesVoices(Protocol):
-    """A speech model that encodes clips to voices; see `SpeechModel.can_clone`."""
-
-    def prepare_voice(
-        self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
-    ) -> Request:
-        """Return an encode-only request whose output `read_voice` turns into a VoicePrompt."""
-        ...
-
-    def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt: ...
-
-
-class TranscriptionModel(Capable, Protocol):
-    """A model whose entries are text tokens about audio."""
-
-    @property
-    def languages(self) -> tuple[str, ...]: ...
-
-    @property
-    def language_codes(self) -> Mapping[str, str]:
-        """ISO 639 codes, by the names that `read` returns."""
-        ...
-
-    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
-        """Split 16 kHz samples into pieces [start, stop) that the model accepts.
-
-        Only samples near the cuts are read, so an hour takes no more memory than a minute.
-        """
-        ...
-
-    def prepare_transcription(
-        self, request_id: str, model: str, ask: TranscriptionInput
-    ) -> Request:
-        """Validate, compute features and tokenise one piece. Raises InvalidRequest and its kind."""
-        ...
-
-    def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
-        """Parse the output; `language` is the forced one, if any."""
-        ...
-
-    def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:
-        """Return the bytes that each token adds to the text of `read`; empty for other tokens.
-
-        Joined, they are that text in UTF-8, with white space after it, and with all repetitions of
-        a stuck decoder, which `read` may cut short.
-        """
-        ...
-
-
 @runtime_checkable
 class SpellsTokens(Protocol):
     """A model with text tokens, whose answers can follow a grammar."""
@@ -324,43 +227,6 @@ class SpellsTokens(Protocol):
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
         """Return the bytes of each id, and the ids of tokens that are no text."""
-        ...
-
-
-class ChatModel(Capable, Protocol):
-    """A model whose entries are the text tokens of the next turn of a conversation."""
-
-    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
-        """Apply the template to a conversation and tokenise. Raises InvalidRequest and its kind.
-
-        The request's grammar is not compiled: its caller checks it (`izwi.sandbox.grammar_check`).
-        """
-        ...
-
-    def open_answer(self, request: Request) -> AnswerReader:
-        """Return a reader for the output of a request of `prepare_chat`, as it arrives."""
-        ...
-
-
-class ConversationModel(Capable, Protocol):
-    """A speech-to-speech model: its answers have text and audio."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate of the audio, Hz."""
-        ...
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples of audio in a frame."""
-        ...
-
-    def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
-        """Prepare the next answer of a conversation. Raises InvalidRequest and its kind."""
-        ...
-
-    def open_answer(self, request: Request) -> AnswerReader:
-        """Return a reader for the text of an answer, as it arrives."""
         ...
 
 
@@ -378,22 +244,3 @@ class Backend(Protocol):
                 it.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How to recognise and load one kind of checkpoint.
-
-    Attributes:
-        model_type: The `model_type` of its config.json, or else the first of its `architectures`.
-        fits: Distinguishes its config.json from others with that `model_type`; None accepts any
-            other.
-        load: Reads a checkpoint folder in the published layout.
-        prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
-            process.
-    """
-
-    model_type: str
-    load: Callable[[Path, Backend], Capable]
-    fits: Callable[[Mapping[str, Any]], bool] | None = None
-    prompts: tuple[type[Struct], ...] = ()

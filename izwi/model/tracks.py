@@ -18,7 +18,23 @@ from izwi.request.sequence import Sequence
 END = -1
 
 
-class Codec(Protocol):
+class CodecSizes(Protocol):
+    """What a codec needs of a device for each stream: known without its weights."""
+
+    @property
+    def state(self) -> Mapping[str, StateSpec]:
+        """State that a stream keeps between chunks. Zeros are the start of a stream."""
+        ...
+
+    def peak_values(self, frames: int) -> int:
+        """Return the most numbers that decoding a stream's frames keeps at once, without state.
+
+        The memory plan needs it.
+        """
+        ...
+
+
+class Codec(CodecSizes, Protocol):
     """The codec of a track, which turns its frames into audio."""
 
     @property
@@ -42,11 +58,6 @@ class Codec(Protocol):
         ...
 
     @property
-    def state(self) -> Mapping[str, StateSpec]:
-        """State that a stream keeps between chunks. Zeros are the start of a stream."""
-        ...
-
-    @property
     def warms_up(self) -> bool:
         """Whether `warm_codes` returns frames for some requests."""
         ...
@@ -56,13 +67,6 @@ class Codec(Protocol):
 
         (frames, codebooks) int64 on the device, or None. In-context cloning continues the reference
         clip, so its frames are decoded first and their audio is dropped.
-        """
-        ...
-
-    def peak_values(self, frames: int) -> int:
-        """Return the most numbers that decoding a stream's frames keeps at once, without state.
-
-        The memory plan needs it.
         """
         ...
 

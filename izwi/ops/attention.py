@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from izwi.ops.attention_spec import AttentionSpec
 from izwi.ops.audio import AudioOps, cosine
-from izwi.ops.core import Array, AttentionContext, AttentionSpec
+from izwi.ops.core import Array, AttentionContext
 
 
 class AttentionOps(AudioOps, Protocol):

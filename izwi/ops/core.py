@@ -11,11 +11,12 @@ weights as the checkpoint has them, (out, in / groups, kernel).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from izwi.ops.attention_spec import AttentionSpec
 
 # A torch.Tensor or an mlx.core.array. Opaque on purpose: naming either type here would tie every
 # model to one backend, and a type variable on each function would add no information.
@@ -24,25 +25,6 @@ Weights: TypeAlias = Mapping[str, Array]
 # alpha and beta of a Snake; weight and bias of a convolution.
 Snake: TypeAlias = tuple[Array, Array]
 Conv: TypeAlias = tuple[Array, Array]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """Parameters of one attention layer, apart from its weights.
-
-    Attributes:
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads; queries share them in consecutive groups.
-        head_dim: Width of one head. Scores are scaled by head_dim ** -0.5.
-        rope_theta: Base of the rotary embedding (half-rotation layout), or None for no rotation.
-        norm_eps: Epsilon of the RMS norm over each query and key head, if there is one.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float | None
-    norm_eps: float = 1e-6
 
 
 class AttentionContext(Protocol):

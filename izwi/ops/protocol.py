@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from izwi.ops.attention import AttentionOps
+from izwi.ops.attention_spec import AttentionSpec
 from izwi.ops.core import (
     Array,
     AttentionContext,
-    AttentionSpec,
     Conv,
     CoreOps,
     ScratchContext,

@@ -23,7 +23,12 @@ from izwi.backends.protocol import ArrayBackend
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
-from izwi.model.protocol import ChatModel, ConversationModel, SpeechModel, TranscriptionModel
+from izwi.model.frontend import (
+    ChatFrontend,
+    ConversationFrontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
+)
 from izwi.recording.line import (
     VERSION,
     ChatLine,
@@ -46,19 +51,19 @@ _CLOSE_S = 10.0
 class Models(Protocol):
     """Served models by name, as in `izwi.checkpoints.registry.Registry`."""
 
-    def speech(self, name: str) -> SpeechModel:
+    def speech(self, name: str) -> SpeechFrontend:
         """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def transcription(self, name: str) -> TranscriptionModel:
+    def transcription(self, name: str) -> TranscriptionFrontend:
         """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def chat(self, name: str) -> ChatModel:
+    def chat(self, name: str) -> ChatFrontend:
         """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def conversation(self, name: str) -> ConversationModel:
+    def conversation(self, name: str) -> ConversationFrontend:
         """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 

@@ -47,7 +47,7 @@ class TextStream(Protocol):
 
 
 @runtime_checkable
-class WritableModel(Protocol):
+class WritableFrontend(Protocol):
     """A speech model that accepts text while it speaks."""
 
     def text_stream(self, request_id: str, model: str, ask: SpeechInput) -> TextStream:
@@ -117,7 +117,7 @@ class TranscriptionStream(Protocol):
 
 
 @runtime_checkable
-class StreamingTranscriptionModel(Protocol):
+class StreamingTranscriptionFrontend(Protocol):
     """A transcription model that transcribes audio while it arrives."""
 
     def open_stream(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from izwi.backends.memory_plan import (
@@ -15,15 +15,12 @@ from izwi.backends.memory_plan import (
     plan_memory,
 )
 from izwi.backends.protocol import ArrayBackend
-from izwi.checkpoints.registry import Registry
-from izwi.checkpoints.weightless import WeightlessBackend
+from izwi.checkpoints.registry import family_of
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
-from izwi.model.encoders import Encodes, EncodesPadded
 from izwi.model.layers import KVSpec
 from izwi.model.protocol import Model
-from izwi.model.tracks import frame_track
-from izwi.ops.protocol import Weights
+from izwi.model.sizes import ModelSizes, TensorShapes
 
 # Positions of a typical request: a sentence that is spoken or transcribed, a turn of a
 # conversation that is spoken, and one in text with what came before.
@@ -39,54 +36,47 @@ _DRAW_BYTES = 10
 _STATE_COPIES = 2.5
 
 
-def typical_positions(model: Model) -> int:
+def typical_positions(sizes: ModelSizes) -> int:
     """Return the positions of a typical request of a model."""
-    if len(model.tracks) > 1:
+    if len(sizes.vocabularies) > 1:
         return _SPOKEN_TURN
-    speaks = frame_track(model.tracks) is not None
-    return _SENTENCE if speaks or isinstance(model, Encodes) else _TEXT_TURN
+    return _SENTENCE if sizes.codec is not None or sizes.encodes else _TEXT_TURN
 
 
-def row_bytes(model: Model, itemsize: int) -> int:
+def row_bytes(sizes: ModelSizes, itemsize: int) -> int:
     """Return the bytes of a stream's codec state.
 
     Args:
-        model: The model.
+        sizes: The model's sizes.
         itemsize: Bytes of a number of the device's dtype.
     """
-    frames = frame_track(model.tracks)
-    if frames is None:
+    if sizes.codec is None:
         return 0
-    codec = model.tracks[frames].codec
-    assert codec is not None
     return sum(
         math.prod(spec.shape) * (8 if spec.dtype == "int64" else itemsize)
-        for spec in codec.state.values()
+        for spec in sizes.codec.state.values()
     )
 
 
-def estimated_graphs(model: Model, itemsize: int, config: EngineConfig) -> GraphBytes:
-    """Estimate the memory of a model's graphs, from what its encoders and codec declare."""
-    encoders = model.padded_encoders.values() if isinstance(model, EncodesPadded) else ()
+def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> GraphBytes:
+    """Estimate the memory of a model's graphs, from the sizes of its encoders and its codec."""
     steps = [_PROMPT_BYTES]
-    for encoder in encoders:
+    for encoder in sizes.encoders:
         for shape in encoder.shapes:
             pieces = min(config.max_step_encodes, encoder.max_pieces(shape))
             steps.append(encoder.peak_values(shape, pieces) * itemsize)
-    steps += [_DRAW_BYTES * track.vocabulary * config.max_running for track in model.tracks]
-    frames, codec_bytes = frame_track(model.tracks), 0
-    if frames is not None:
-        codec = model.tracks[frames].codec
-        assert codec is not None
-        chunk = codec.peak_values(config.chunk_ramp[-1]) * itemsize
+    steps += [_DRAW_BYTES * vocabulary * config.max_running for vocabulary in sizes.vocabularies]
+    codec_bytes = 0
+    if sizes.codec is not None:
+        chunk = sizes.codec.peak_values(config.chunk_ramp[-1]) * itemsize
         rows = min(config.max_running, config.max_step_vocodes)
-        codec_bytes = rows * int(chunk + _STATE_COPIES * row_bytes(model, itemsize))
+        codec_bytes = rows * int(chunk + _STATE_COPIES * row_bytes(sizes, itemsize))
     return GraphBytes(max(steps), codec_bytes, _BUFFER_BYTES, _DRIVER_BYTES)
 
 
 def needs_of(
     name: str,
-    model: Model,
+    sizes: ModelSizes,
     backend: ArrayBackend,
     config: EngineConfig,
     graphs: GraphBytes,
@@ -97,11 +87,11 @@ def needs_of(
     return ModelNeeds(
         name,
         weight_bytes,
-        row_bytes(model, backend.itemsize),
-        copies * backend.page_bytes(KVSpec.of(model.layers), config.page_size, config.kv_dtype),
+        row_bytes(sizes, backend.itemsize),
+        copies * backend.page_bytes(KVSpec.of(sizes.layers), config.page_size, config.kv_dtype),
         config.page_size,
-        min(typical_positions(model), model.max_positions),
-        model.max_positions,
+        min(typical_positions(sizes), sizes.max_positions),
+        sizes.max_positions,
         graphs,
         config.max_running,
     )
@@ -119,22 +109,23 @@ def plan_models(
         DoesNotFit: The device has no room.
     """
     num_shares = max(config.max_models, len(models))
+    sizes = {name: ModelSizes.of(model) for name, model in models.items()}
 
-    def planned(config: EngineConfig, graphs: Callable[[Model], GraphBytes]) -> MemoryPlan:
+    def planned(config: EngineConfig, graphs: Callable[[str], GraphBytes]) -> MemoryPlan:
         needs = [
-            needs_of(name, model, backend, config, graphs(model), weight_bytes.get(name, 0))
-            for name, model in models.items()
+            needs_of(name, sizes[name], backend, config, graphs(name), weight_bytes.get(name, 0))
+            for name in models
         ]
         memory = backend.memory()
         return plan_memory(memory, needs, config, loaded=True, num_shares=num_shares)
 
     if backend.memory().is_shared:
         return planned(config, lambda _: GraphBytes())
-    plan = planned(config, lambda model: estimated_graphs(model, backend.itemsize, config))
+    plan = planned(config, lambda name: estimated_graphs(sizes[name], backend.itemsize, config))
     if not (backend.records and config.graphs):
         return plan
     fitting = config.with_streams(plan.num_streams)
-    return planned(fitting, lambda model: backend.rehearse(model, fitting))
+    return planned(fitting, lambda name: backend.rehearse(models[name], fitting))
 
 
 def prepare_device(
@@ -221,36 +212,31 @@ def _plan_of_folders(
 ) -> MemoryPlan:
     needs = []
     for name, folder in folders.items():
-        sizes = _SizesBackend(backend.itemsize, _BITS[weights])
-        model = Registry(sizes).read(folder).model
+        sizes = family_of(folder).read_sizes(folder)
         graphs = GraphBytes()
         if not memory.is_shared:
-            graphs = estimated_graphs(model, backend.itemsize, config)
-        needs.append(needs_of(name, model, backend, config, graphs, sizes.weight_bytes))
+            graphs = estimated_graphs(sizes, backend.itemsize, config)
+        weight_bytes = _weight_bytes(sizes.weights, backend.itemsize, _BITS[weights])
+        needs.append(needs_of(name, sizes, backend, config, graphs, weight_bytes))
     shares = max(config.max_models, len(folders))
     return plan_memory(memory, needs, config, loaded=False, num_shares=shares)
 
 
-class _SizesBackend(WeightlessBackend):
-    """Reads no weights, but adds up how large they are."""
+def _weight_bytes(
+    files: Iterable[TensorShapes], itemsize: int, quantized_bits: float | None
+) -> int:
+    """Return what weights take.
 
-    def __init__(self, itemsize: int, quantized_bits: float | None):
-        """Set up.
+    Args:
+        files: Shapes of the tensors.
+        itemsize: Bytes of a number.
+        quantized_bits: Bits of a number of the decoders' large products; None: not quantized.
+    """
 
-        Args:
-            itemsize: Bytes of a number.
-            quantized_bits: Bits of a number of the decoders' large products; None: not quantized.
-        """
-        self._itemsize, self._quantized_bits = itemsize, quantized_bits
-        self.weight_bytes = 0
-
-    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-        for name, shape in shapes.items():
-            self.weight_bytes += self._size(name, shape)
-        return super().load_weights(folder, shapes)
-
-    def _size(self, name: str, shape: tuple[int, ...]) -> int:
+    def num_bytes(name: str, shape: tuple[int, ...]) -> int:
         product = len(shape) == 2 and ".layers." in name and "tower" not in name
-        if product and self._quantized_bits is not None:
-            return int(math.prod(shape) * self._quantized_bits / 8)
-        return math.prod(shape) * self._itemsize
+        if product and quantized_bits is not None:
+            return int(math.prod(shape) * quantized_bits / 8)
+        return math.prod(shape) * itemsize
+
+    return sum(num_bytes(name, shape) for shapes in files for name, shape in shapes.items())

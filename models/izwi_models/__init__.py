@@ -1,6 +1,6 @@
 """Model families: how each kind of checkpoint computes, over `izwi.ops`."""
 
-from izwi.model.protocol import Family
+from izwi.model.family import Family
 from izwi_models import lfm2_audio, qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts
 
 FAMILIES: tuple[Family, ...] = (

@@ -25,6 +25,7 @@ from izwi.inputs.chat import AnswerText
 from izwi.inputs.speech import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
 from izwi.model.capability import Capability
+from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason, Request
 from izwi_api.cli.main import app as command_line
 from izwi_api.serve import local_services
@@ -51,7 +52,7 @@ class FakeSpeech:
     """Emits one frame of a sine for each character; the voice sets the pitch."""
 
     capabilities = (Capability.SPEAK,)
-    tracks = ()
+    audio_entries = AudioEntries()
     sample_rate = RATE
     frame_samples = FRAME
     num_codebooks = 4

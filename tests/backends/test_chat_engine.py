@@ -25,9 +25,10 @@ from izwi.model.layers import KVSpec
 from izwi.model.protocol import Row
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3_chat.model import FAMILY
+from izwi_models.qwen3_chat import FAMILY
 from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_chat import write_tiny_chat
 
 TEXTS = ("the system", "what is the user?", "yes", "the stem of the term, and the user's system")
@@ -41,14 +42,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache(maxsize=3)  # one of each kind; a model holds a process that renders its template
 def loaded(folder: Path, backend: str) -> Any:
-    return FAMILY.load(folder, backend_of(backend))
+    return load_checkpoint(FAMILY, folder, backend_of(backend))
 
 
 class Loop:
     """An engine over the checkpoint, and what each request got."""
 
     def __init__(self, folder: Path, backend: str, **config: Any):
-        made, self.model = backend_of(backend), loaded(folder, backend)
+        made = backend_of(backend)
+        self.frontend, self.model = loaded(folder, backend)
         settings = {"page_size": PAGE, "kv_bytes": 1 << 20, **config}
         self.engine = Engine({"m": self.model}, made, EngineConfig(**settings))
         self.got: dict[str, list[int]] = {}
@@ -78,7 +80,7 @@ class Loop:
         raise AssertionError("the loop stands still")
 
 
-def asks(model: Any, **more: Any) -> list[Request]:
+def asks(frontend: Any, **more: Any) -> list[Request]:
     """Greedy, sampled, with penalties and bias, and sampled from few."""
     params: list[dict[str, Any]] = [
         {"temperature": 0.0},
@@ -87,7 +89,7 @@ def asks(model: Any, **more: Any) -> list[Request]:
         {"temperature": 1.3, "top_k": 9, "top_p": 0.8, "repetition_penalty": 1.2, "seed": 2},
     ]
     return [
-        model.prepare_chat(
+        frontend.prepare_chat(
             str(n),
             "m",
             ChatInput((ChatMessage(Role.USER, TEXTS[n]),), max_new_tokens=24, **one, **more),
@@ -101,7 +103,7 @@ def alone(folder: Path, backend: str, **more: Any) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for n in range(len(TEXTS)):
         loop = Loop(folder, backend)
-        found |= loop.run(asks(loop.model, **more)[n])
+        found |= loop.run(asks(loop.frontend, **more)[n])
     return found
 
 
@@ -118,7 +120,7 @@ def expected(folder: Path) -> dict[str, list[int]]:
 def test_answers_are_those_of_torch_alone_and_together(folder, expected, backend) -> None:
     assert alone(folder, backend) == expected
     loop = Loop(folder, backend)
-    assert loop.run(*asks(loop.model)) == expected
+    assert loop.run(*asks(loop.frontend)) == expected
 
 
 @each_and_ahead
@@ -126,7 +128,7 @@ def test_log_probabilities_are_returned(folder, backend) -> None:
     logprobs = []
     for name in ("torch", backend):
         loop = Loop(folder, name)
-        loop.run(*asks(loop.model, logprobs=True, top_logprobs=2))
+        loop.run(*asks(loop.frontend, logprobs=True, top_logprobs=2))
         logprobs.append(loop.logprobs)
     assert all(logprobs[0].values())
     for name, values in logprobs[0].items():
@@ -139,8 +141,8 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
     found = []
     for name in ("torch", backend):
         made = backend_of(name)
-        model, kept = FAMILY.load(folder, made), []
-        request = model.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
+        (frontend, model), kept = load_checkpoint(FAMILY, folder, made), []
+        request = frontend.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
         sequence = Sequence(request, 0)
         kv = made.paged_kv(KVSpec.of(model.layers), 12, PAGE, "auto")
         # what lies behind a sequence's end may be no number
@@ -159,9 +161,9 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
 @each_backend
 def test_a_known_prefix_is_found_and_changes_nothing(folder, expected, backend) -> None:
     loop = Loop(folder, backend)
-    loop.run(*asks(loop.model))
+    loop.run(*asks(loop.frontend))
     before = loop.engine.load["m"]["prefix_positions_hit"]
-    again = [replace(r, request_id=f"again {r.request_id}") for r in asks(loop.model)]
+    again = [replace(r, request_id=f"again {r.request_id}") for r in asks(loop.frontend)]
     loop.run(*again)
     assert loop.engine.load["m"]["prefix_positions_hit"] > before + 40
     assert all(loop.got[f"again {name}"] == ids for name, ids in expected.items())
@@ -184,8 +186,8 @@ def test_whatever_happens_the_answers_are_the_same(
         max_running=rng.randint(1, 4),
         max_step_tokens=rng.randint(5, 64),
     )
-    names = [request.request_id for request in asks(loop.model)]
-    loop.submit(*asks(loop.model))
+    names = [request.request_id for request in asks(loop.frontend)]
+    loop.submit(*asks(loop.frontend))
     for _ in range(rng.randint(0, 40)):
         action = rng.choice(("step", "step", "pause", "resume"))
         if action == "step":
@@ -200,7 +202,7 @@ def test_whatever_happens_the_answers_are_the_same(
 @each_and_ahead
 def test_a_row_that_fails_fails_alone(folder, expected, backend, monkeypatch) -> None:
     loop = Loop(folder, backend)
-    embed, requests = loop.model.embed, asks(loop.model)
+    embed, requests = loop.model.embed, asks(loop.frontend)
 
     def poisoned(rows: Any) -> Any:
         if any(row.sequence.request.request_id == "2" for row in rows):
@@ -225,11 +227,11 @@ def test_half_precision_answers_too(folder, backend) -> None:
     made = backend_of(backend, "bfloat16")
     answers = []
     for at_once in (True, False):
-        model = FAMILY.load(folder, made)
+        frontend, model = load_checkpoint(FAMILY, folder, made)
         engine = Engine({"m": model}, made, EngineConfig(page_size=PAGE, kv_bytes=1 << 20))
         assert engine.load["m"]["page_bytes"] == 2 * 3 * 2 * 16 * 2 * PAGE
         got: dict[str, list[int]] = {}
-        for request in asks(model):
+        for request in asks(frontend):
             engine.submit(request)
             while not at_once and engine.has_work:
                 _take(engine, got)

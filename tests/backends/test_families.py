@@ -21,6 +21,7 @@ from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
 from tests.backends.kinds import AHEAD, backend_of
 from tests.models.kinds import KINDS, request_of
+from tests.models.loading import load_checkpoint
 from tests.models.test_lfm2_engine import turn
 from tests.models.test_lfm2_mixed import LIVELY, talk
 from tests.models.tiny_aligner import write_tiny_aligner
@@ -31,19 +32,19 @@ from tests.ops.tables import composed
 Outputs = dict[str, tuple[list[list[int]], np.ndarray]]
 
 
-def talks(model: Any) -> list[Request]:
+def talks(frontend: Any) -> list[Request]:
     clip = AudioContent(waveform(0.6))
     return [
-        talk({"s2s": model}, "talk", turn("Who is there?"), seed=1),
-        talk({"s2s": model}, "heard", turn(clip), seed=2, temperature=1.0, max_new_tokens=19),
-        talk({"s2s": model}, "greedy", turn(clip, "?"), temperature=0.0),
+        talk(frontend, "talk", turn("Who is there?"), seed=1),
+        talk(frontend, "heard", turn(clip), seed=2, temperature=1.0, max_new_tokens=19),
+        talk(frontend, "greedy", turn(clip, "?"), temperature=0.0),
     ]
 
 
-def alignments(model: Any) -> list[Request]:
+def alignments(frontend: Any) -> list[Request]:
     said = {1.7: "and this is a test", 0.9: "a word"}
     return [
-        model.prepare_alignment(str(n), "s2s", AlignmentInput(waveform(length), text, "English"))
+        frontend.prepare_alignment(str(n), "s2s", AlignmentInput(waveform(length), text, "English"))
         for n, (length, text) in enumerate(said.items())
     ]
 
@@ -51,8 +52,8 @@ def alignments(model: Any) -> list[Request]:
 def asked(kind: str) -> Callable[[Any], list[Request]]:
     """Three requests of a few entries."""
 
-    def short(model: Any) -> list[Request]:
-        requests = [request_of(KINDS[kind][0], model, i) for i in range(3)]
+    def short(frontend: Any) -> list[Request]:
+        requests = [request_of(KINDS[kind][0], frontend, i) for i in range(3)]
         return [replace(request, max_entries=3 + 2 * n) for n, request in enumerate(requests)]
 
     return short
@@ -81,11 +82,12 @@ def outputs(kind: str, folder: Path, backend: str, at_once: int) -> Outputs:
     """What all requests give, so many at once."""
     family, _, requests_of = CASES[kind]
     made = backend_of("torch" if backend == "core" else backend)
-    model = family.load(folder, OverTheCore(made) if backend == "core" else made)
+    loading = OverTheCore(made) if backend == "core" else made
+    frontend, model = load_checkpoint(family, folder, loading)
     engine = Engine({"m": model, "s2s": model}, made, EngineConfig(kv_bytes=1 << 24))
     entries: defaultdict[str, list[list[int]]] = defaultdict(list)
     pcm: defaultdict[str, list[np.ndarray]] = defaultdict(lambda: [np.zeros(0, np.float32)])
-    waiting = requests_of(model)
+    waiting = requests_of(frontend)
     while waiting or engine.has_work:
         while (
             waiting and sum(load["running"] + load["waiting"] for load in _loads(engine)) < at_once

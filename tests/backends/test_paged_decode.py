@@ -172,5 +172,5 @@ def test_the_engine_gives_the_same_ids_with_the_kernel(
     monkeypatch.setattr("izwi.backends.mlx.backend.MlxPagedKV", with_kernel)
     loop = Loop(folder, "mlx", max_running=4, max_step_tokens=9)
     before = kernel.num_calls
-    assert loop.run(*asks(loop.model)) == expected
+    assert loop.run(*asks(loop.frontend)) == expected
     assert kernel.num_calls > before + 60

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi_models.qwen3_chat.model import FAMILY
+from izwi_models.qwen3_chat import FAMILY
 from tests.backends.kinds import backend_of, each_and_ahead, each_backend, needs_mlx
 from tests.backends.test_chat_engine import asks
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 
@@ -28,7 +29,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def answers(engine: Engine, model: Any, name: str) -> dict[str, list[int]]:
     got: dict[str, list[int]] = {}
-    for request in asks(model):
+    for request in asks(model.frontend):
         engine.submit(replace(request, model=name))
     while engine.has_work:
         for chunk in engine.step():
@@ -50,17 +51,19 @@ def elsewhere(work: Any) -> Any:
 @each_backend
 def test_models_are_loaded_in_threads_that_are_gone(folders, backend) -> None:
     made = backend_of(backend)
-    expected = [answers(_engine(m := FAMILY.load(f, made), made), m, "m") for f in folders]
+    expected = [
+        answers(_engine(m := load_checkpoint(FAMILY, f, made), made), m, "m") for f in folders
+    ]
 
     def served() -> list[dict[str, list[int]]]:
         """The engine's thread: it was set up elsewhere, and a model comes while it runs."""
         with engine.own_stream():
             first = answers(engine, models[0], "m")
-            models.append(elsewhere(lambda: FAMILY.load(folders[1], made)))
-            engine.add("later", models[1])
+            models.append(elsewhere(lambda: load_checkpoint(FAMILY, folders[1], made)))
+            engine.add("later", models[1].model)
             return [first, answers(engine, models[1], "later")]
 
-    models = [elsewhere(lambda: FAMILY.load(folders[0], made))]
+    models = [elsewhere(lambda: load_checkpoint(FAMILY, folders[0], made))]
     engine = elsewhere(lambda: _engine(models[0], made))
     assert elsewhere(served) == expected
 
@@ -68,13 +71,13 @@ def test_models_are_loaded_in_threads_that_are_gone(folders, backend) -> None:
 @each_backend
 def test_a_model_is_loaded_while_another_runs(folders, backend) -> None:
     made = backend_of(backend)
-    first = FAMILY.load(folders[0], made)
+    first = load_checkpoint(FAMILY, folders[0], made)
     expected = answers(_engine(first, made), first, "m")
     stop, loaded = threading.Event(), []
 
     def load() -> None:
         while not stop.is_set():
-            loaded.append(FAMILY.load(folders[1], made))
+            loaded.append(load_checkpoint(FAMILY, folders[1], made))
 
     thread = threading.Thread(target=load)
     thread.start()
@@ -92,12 +95,12 @@ def test_a_model_is_loaded_while_another_runs(folders, backend) -> None:
 def test_a_step_leaves_nothing_to_compute(folders, backend) -> None:
     """What one thread leaves for later, another cannot compute: not even a part of a prompt."""
     made = backend_of(backend)
-    model = FAMILY.load(folders[0], made)
-    request = asks(model)[3]
+    model = load_checkpoint(FAMILY, folders[0], made)
+    request = asks(model.frontend)[3]
     assert request.prompt.num_positions > 30
     expected = answers(_engine(model, made), model, "m")["3"]
     config = EngineConfig(page_size=4, kv_bytes=1 << 20, max_step_tokens=7, max_running=2)
-    engine, got = Engine({"m": model}, made, config), []
+    engine, got = Engine({"m": model.model}, made, config), []
     engine.submit(request)
     while engine.has_work:
         for chunk in elsewhere(engine.step):
@@ -129,4 +132,6 @@ def test_arrays_of_a_cpu_take_memory_that_earlier_ones_left() -> None:
 
 
 def _engine(model: Any, backend: Any) -> Engine:
-    return Engine({"m": model}, backend, EngineConfig(page_size=4, kv_bytes=1 << 20, max_models=2))
+    return Engine(
+        {"m": model.model}, backend, EngineConfig(page_size=4, kv_bytes=1 << 20, max_models=2)
+    )

@@ -68,6 +68,20 @@ def test_models_are_served_by_name_and_task(tmp_path: Path) -> None:
         registry.default(Capability.SPEAK)
 
 
+def test_a_registry_has_models_where_it_has_a_backend(tmp_path: Path) -> None:
+    folder = str(write_tiny_asr(tmp_path / "listener"))
+    frontends, both = Registry(), Registry(torch_backend("cpu", "float32"))
+    for registry in (frontends, both):
+        registry.load(folder)
+        assert Capability.TRANSCRIBE in registry.model("listener").capabilities
+    assert not frontends.models
+    assert both.models.keys() == both.frontends.keys() == {"listener"}
+    assert frontends.fingerprint("listener") == both.fingerprint("listener")
+    both.unload("listener")
+    assert not both.models
+    assert not both.frontends
+
+
 def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
     registry = Registry(torch_backend("cpu", "float32"))
     for seed in (1, 2):

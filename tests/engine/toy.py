@@ -22,7 +22,8 @@ from izwi.model.tracks import Track
 from izwi.ops import Array, Ops
 from izwi.request.digests import digest_ints
 from izwi.request.request import EncodeInput, Request, SamplingParams
-from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
+from izwi_models.qwen3.config import DecoderConfig, tensor_shapes
+from izwi_models.qwen3.decoder import decode
 
 VOCAB = 40
 STOP = 39
@@ -157,7 +158,7 @@ class ToyModel:
 
 
 class ToySpeech(ToyModel):
-    """Implements SpeechModel, and is its own codec."""
+    """Implements SpeechFrontend, and is its own codec."""
 
     capabilities = (Capability.SPEAK,)
     sample_rate = 1000

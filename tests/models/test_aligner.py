@@ -23,10 +23,11 @@ from izwi.model.protocol import Row, step
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
-from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
+from izwi_models.qwen3_aligner import FAMILY
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CachedContext, FullContext
 from tests.models.tiny_aligner import TINY, write_tiny_aligner
 from tests.models.tiny_asr import waveform
@@ -49,10 +50,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder) -> Qwen3Aligner:
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
-    assert isinstance(loaded, Qwen3Aligner)
-    return loaded
+def model(folder) -> Checkpoint:
+    return load_checkpoint(FAMILY, folder, torch_backend("cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +61,14 @@ def nagisa(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "nagisa", tagging)
 
 
-def request_of(model: Qwen3Aligner, case: dict[str, Any], name: str = "r") -> Request:
+def request_of(model: Checkpoint, case: dict[str, Any], name: str = "r") -> Request:
     ask = AlignmentInput(waveform(case["seconds"]), case["text"], case["language"])
-    return model.prepare_alignment(name, "tiny", ask)
+    return model.frontend.prepare_alignment(name, "tiny", ask)
 
 
-def sequence_of(model: Qwen3Aligner, case: dict[str, Any]) -> Sequence:
+def sequence_of(model: Checkpoint, case: dict[str, Any]) -> Sequence:
     sequence = Sequence(request_of(model, case), 0)
-    sequence.encoded = list(model.encode(sequence.request.prompt.encode_inputs))
+    sequence.encoded = list(model.model.encode(sequence.request.prompt.encode_inputs))
     return sequence
 
 
@@ -78,8 +77,8 @@ def greedy(logits: Any, codebook: int) -> Any:
     return logits.argmax(-1)
 
 
-def answer_of(model: Qwen3Aligner, request: Request, classes: list[int]) -> list[list[Any]]:
-    words = model.read_alignment(request, classes)
+def answer_of(model: Checkpoint, request: Request, classes: list[int]) -> list[list[Any]]:
+    words = model.frontend.read_alignment(request, classes)
     return [[word.word, word.start_s, word.end_s] for word in words]
 
 
@@ -106,7 +105,7 @@ def test_logits_and_times_are_the_references(model, n):
         return greedy(logits, codebook)
 
     row = Row(sequence, 0, sequence.num_positions)
-    classes = step(model, model._ops, [row], FullContext(sequence.num_positions), pick)
+    classes = step(model.model, model.model._ops, [row], FullContext(sequence.num_positions), pick)
     np.testing.assert_allclose(seen[0][:, ::LOGIT_STEP], GOLDEN[f"logits_{n}"], atol=1e-3, rtol=0)
     assert classes[:, 0].tolist() == case["classes"]
     assert answer_of(model, sequence.request, case["classes"]) == case["answer"]
@@ -123,7 +122,7 @@ def test_all_cases_as_one_batch_in_chunks_name_the_references_classes(model):
         ]
         counts = [row.num_drawn for row in rows]
         context = CachedContext(cache, rows)
-        drawn = iter(step(model, model._ops, rows, context, greedy).tolist())
+        drawn = iter(step(model.model, model.model._ops, rows, context, greedy).tolist())
         for i, row, count in zip(live, rows, counts, strict=True):
             row.sequence.emitted += [tuple(next(drawn)) for _ in range(count)]
             done[i] = row.stop
@@ -154,7 +153,7 @@ def test_korean_words_stay_whole_without_the_list():
 def test_japanese_without_its_package_is_refused(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "nagisa", None)
     with pytest.raises(InvalidRequest, match="nagisa"):
-        model.prepare_alignment("r", "tiny", AlignmentInput(waveform(1.0), "今日", "ja"))
+        model.frontend.prepare_alignment("r", "tiny", AlignmentInput(waveform(1.0), "今日", "ja"))
 
 
 def test_times_are_put_in_order_as_the_reference_does():
@@ -178,9 +177,11 @@ def test_times_are_put_in_order_as_the_reference_does():
 )
 def test_invalid_alignments_name_their_parameter(model, seconds, text, language, error, param):
     with pytest.raises(error) as caught:
-        model.prepare_alignment("r", "tiny", AlignmentInput(waveform(seconds), text, language))
+        model.frontend.prepare_alignment(
+            "r", "tiny", AlignmentInput(waveform(seconds), text, language)
+        )
     assert caught.value.param == param
-    assert Capability.ALIGN in model.capabilities
+    assert Capability.ALIGN in model.frontend.capabilities
 
 
 @pytest.mark.parametrize("key", ["classify_num", "timestamp_token_id", "audio_token_id"])
@@ -190,7 +191,7 @@ def test_the_error_names_a_missing_key(folder, tmp_path, key):
     values["thinker_config"].pop(key, None)
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match=key):
-        FAMILY.load(tmp_path, torch_backend("cpu"))
+        load_checkpoint(FAMILY, tmp_path, torch_backend("cpu"))
 
 
 def test_the_published_size_has_the_references_tensors():

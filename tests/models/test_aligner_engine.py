@@ -19,7 +19,8 @@ from izwi.engine.engine import Engine
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.capability import Capability
 from izwi.request.request import Reason
-from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
+from izwi_models.qwen3_aligner import FAMILY
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
@@ -34,11 +35,10 @@ SMALL = {"page_size": 4, "max_step_tokens": 29, "max_running": 8, "max_step_enco
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Qwen3Aligner:
+def model(tmp_path_factory) -> Checkpoint:
     torch.set_num_threads(1)
     folder = write_tiny_aligner(tmp_path_factory.mktemp("tiny") / "aligner")
-    loaded: Any = FAMILY.load(folder, BACKEND)
-    return loaded
+    return load_checkpoint(FAMILY, folder, BACKEND)
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +50,15 @@ def nagisa(monkeypatch) -> None:
 class Run:
     """An engine, what its requests have emitted, and how they ended."""
 
-    def __init__(self, model: Qwen3Aligner, **settings: int):
+    def __init__(self, model: Checkpoint, **settings: int):
         config = EngineConfig(**{"kv_bytes": 1 << 23, **settings})
-        self.model, self.engine = model, Engine({"tiny": model}, BACKEND, config)
+        self.model, self.engine = model, Engine({"tiny": model.model}, BACKEND, config)
         self.classes: dict[str, list[int]] = {}
         self.chunks: dict[str, int] = {}
 
     def submit(self, name: str, case: dict[str, Any]) -> None:
         ask = AlignmentInput(waveform(case["seconds"]), case["text"], case["language"])
-        self.engine.submit(self.model.prepare_alignment(name, "tiny", ask))
+        self.engine.submit(self.model.frontend.prepare_alignment(name, "tiny", ask))
         self.classes[name], self.chunks[name] = [], 0
 
     def step(self) -> None:

@@ -21,10 +21,10 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.model.protocol import Pick, Row, step
 from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
-from izwi_models.qwen3_asr import encoder
+from izwi_models.qwen3_asr import FAMILY, encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import cut_windows
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -75,26 +75,24 @@ class CachedContext:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Qwen3ASR:
+def model(tmp_path_factory) -> Checkpoint:
     torch.set_num_threads(1)  # larger is slower at this size
     folder = write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr")
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
-    assert isinstance(loaded, Qwen3ASR)
-    return loaded
+    return load_checkpoint(FAMILY, folder, torch_backend("cpu"))
 
 
-def sequence_of(model: Qwen3ASR, case: dict[str, Any], **more: Any) -> Sequence:
+def sequence_of(model: Checkpoint, case: dict[str, Any], **more: Any) -> Sequence:
     ask = TranscriptionInput(
         waveform(case["seconds"]), language=case["language"], context=case["context"], **more
     )
-    sequence = Sequence(model.prepare_transcription("r", "tiny", ask), 0)
-    sequence.encoded = list(model.encode(sequence.request.prompt.encode_inputs))
+    sequence = Sequence(model.frontend.prepare_transcription("r", "tiny", ask), 0)
+    sequence.encoded = list(model.model.encode(sequence.request.prompt.encode_inputs))
     return sequence
 
 
-def encoded(model: Qwen3ASR, seconds: float) -> np.ndarray:
-    windows = cut_windows(model._config.audio, whisper_log_mel(waveform(seconds)))
-    return torch.cat(model.encode(windows)).numpy()
+def encoded(model: Checkpoint, seconds: float) -> np.ndarray:
+    windows = cut_windows(model.frontend._config.audio, whisper_log_mel(waveform(seconds)))
+    return torch.cat(model.model.encode(windows)).numpy()
 
 
 class Counted(TorchDispatchMode):
@@ -146,11 +144,11 @@ def test_windows_of_many_requests_are_one_batch(model):
     windows = [
         window
         for seconds in (20.0, 0.35, 8.01, 0.35, 16.0)
-        for window in cut_windows(model._config.audio, whisper_log_mel(waveform(seconds)))
+        for window in cut_windows(model.frontend._config.audio, whisper_log_mel(waveform(seconds)))
     ]
-    together = model.encode(windows)
+    together = model.model.encode(windows)
     for window, out in zip(windows, together, strict=True):
-        np.testing.assert_allclose(out, model.encode([window])[0], atol=1e-5, rtol=0)
+        np.testing.assert_allclose(out, model.model.encode([window])[0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("n", range(len(CASES)))
@@ -169,7 +167,7 @@ def test_logits_are_the_references_when_its_ids_are_forced(model, n):
     for token in case["greedy"]:
         context = FullContext(sequence.num_positions)
         row = Row(sequence, 0, sequence.num_positions)
-        picked = step(model, model._ops, [row], context, greedy(logits))
+        picked = step(model.model, model.model._ops, [row], context, greedy(logits))
         assert picked.shape == (1, 1)
         sequence.emitted.append((token,))
     ours = torch.cat(logits).numpy()
@@ -189,7 +187,7 @@ def test_all_cases_as_one_batch_in_chunks_write_the_references_ids(model):
             for i, s in enumerate(sequences)
             if len(s.emitted) < 26
         ]
-        picked = step(model, model._ops, rows, CachedContext(cache, rows), greedy([]))
+        picked = step(model.model, model.model._ops, rows, CachedContext(cache, rows), greedy([]))
         emitting = [row for row in rows if row.emits]
         assert picked.shape == (len(emitting), 1)
         for row in rows:
@@ -199,7 +197,7 @@ def test_all_cases_as_one_batch_in_chunks_write_the_references_ids(model):
     for sequence, case in zip(sequences, CASES, strict=True):
         assert len(set(case["greedy"])) > 8
         assert [token for (token,) in sequence.emitted] == case["greedy"]
-        transcript = model.read(case["greedy"], case["language"])
+        transcript = model.frontend.read(case["greedy"], case["language"])
         assert [transcript.language, transcript.text] == case["answer"]
 
 
@@ -209,12 +207,12 @@ def test_inputs_of_many_rows_cost_as_many_operations_as_those_of_one(model):
     rows = [Row(s, n, s.num_positions) for n, s in enumerate(sequences)]
     with torch.inference_mode():
         with Counted() as one:
-            first = model.embed(rows[:1])
+            first = model.model.embed(rows[:1])
         with Counted() as all_of_them:
-            together = model.embed(rows)
+            together = model.model.embed(rows)
     assert all_of_them.count == one.count > 2
     assert len(first) == rows[0].stop
-    parts = torch.cat([model.embed([row]) for row in rows])
+    parts = torch.cat([model.model.embed([row]) for row in rows])
     assert torch.equal(together, parts)
 
 

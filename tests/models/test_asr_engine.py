@@ -14,9 +14,10 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Reason
-from izwi_models.qwen3_asr.model import FAMILY
+from izwi_models.qwen3_asr import FAMILY
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "asr.npz")
@@ -25,18 +26,17 @@ BACKEND = torch_backend("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> TranscriptionModel:
+def model(tmp_path_factory) -> TranscriptionFrontend:
     torch.set_num_threads(1)
     folder = write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr")
-    loaded: Any = FAMILY.load(folder, BACKEND)
-    return loaded
+    return load_checkpoint(FAMILY, folder, BACKEND)
 
 
 def emitted(
-    model: TranscriptionModel, cases: list[dict[str, Any]], **settings: int
+    model: TranscriptionFrontend, cases: list[dict[str, Any]], **settings: int
 ) -> list[list[int]]:
     """What the engine emits for `cases`, of which one joins at every third step."""
-    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
+    engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
     ids: dict[str, list[int]] = {str(n): [] for n in range(len(cases))}
     waiting = list(enumerate(cases))
     step = 0
@@ -49,7 +49,7 @@ def emitted(
                 context=case["context"],
                 max_new_tokens=len(case["greedy"]),
             )
-            engine.submit(model.prepare_transcription(str(n), "tiny", ask))
+            engine.submit(model.frontend.prepare_transcription(str(n), "tiny", ask))
         for chunk in engine.step():
             assert chunk.error is None
             assert chunk.reason in (None, Reason.LENGTH)

@@ -14,8 +14,9 @@ from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.protocol import Row, step
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CASES, FullContext, greedy
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
@@ -23,11 +24,9 @@ BACKEND = torch_backend("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Qwen3ASR:
+def model(tmp_path_factory) -> Checkpoint:
     torch.set_num_threads(1)
-    loaded = FAMILY.load(write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
-    assert isinstance(loaded, Qwen3ASR)
-    return loaded
+    return load_checkpoint(FAMILY, write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
 
 
 def ask(n: int, *, logprobs: bool = True) -> TranscriptionInput:
@@ -43,12 +42,12 @@ def ask(n: int, *, logprobs: bool = True) -> TranscriptionInput:
     )
 
 
-def heard(model: Qwen3ASR, asks: dict[str, TranscriptionInput]) -> dict[str, Any]:
+def heard(model: Checkpoint, asks: dict[str, TranscriptionInput]) -> dict[str, Any]:
     """Ids and log probabilities of requests that run together."""
-    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     logs: dict[str, Any] = {name: ([], []) for name in asks}
     for name, asked in asks.items():
-        engine.submit(model.prepare_transcription(name, "tiny", asked))
+        engine.submit(model.frontend.prepare_transcription(name, "tiny", asked))
     while engine.has_work:
         for chunk in engine.step():
             assert chunk.error is None
@@ -62,14 +61,14 @@ def heard(model: Qwen3ASR, asks: dict[str, TranscriptionInput]) -> dict[str, Any
     return logs
 
 
-def forced(model: Qwen3ASR, n: int, ids: list[int]) -> torch.Tensor:
+def forced(model: Checkpoint, n: int, ids: list[int]) -> torch.Tensor:
     """Logits before each id, from the whole prompt anew without pages: (ids, vocabulary)."""
-    sequence = Sequence(model.prepare_transcription("r", "tiny", ask(n)), 0)
-    sequence.encoded = list(model.encode(sequence.request.prompt.encode_inputs))
+    sequence = Sequence(model.frontend.prepare_transcription("r", "tiny", ask(n)), 0)
+    sequence.encoded = list(model.model.encode(sequence.request.prompt.encode_inputs))
     logits: list[Any] = []
     for token in ids:
         row = Row(sequence, 0, sequence.num_positions)
-        step(model, model._ops, [row], FullContext(row.stop), greedy(logits))
+        step(model.model, model.model._ops, [row], FullContext(row.stop), greedy(logits))
         sequence.emitted.append((token,))
     return torch.cat(logits)
 
@@ -94,19 +93,21 @@ def test_logprobs_do_not_depend_on_the_batch_and_come_on_request(model):
 def test_spelled_tokens_join_to_the_text(model, case):
     language, ids = case.get("language"), case["greedy"]
     for count in range(len(ids) + 1):
-        spelled = model.spell(ids[:count], language)
+        spelled = model.frontend.spell(ids[:count], language)
         assert len(spelled) == count
         raw = b"".join(spelled).decode(errors="replace").rstrip()
-        assert parse_answer(raw, "English").text == model.read(ids[:count], language).text
+        assert parse_answer(raw, "English").text == model.frontend.read(ids[:count], language).text
 
 
 def test_the_tag_and_special_tokens_say_nothing(model):
-    tokenizer = model._tokenizer
+    tokenizer = model.frontend._tokenizer
     tag = tokenizer.id_of(TEXT_TAG)
     answer = [*tokenizer.encode("language English"), tag, *tokenizer.encode(" the  system\u20ac ")]
     ids = [*answer, tokenizer.id_of("<|im_end|>"), *tokenizer.encode("an")]
-    spelled = model.spell(ids, None)
+    spelled = model.frontend.spell(ids, None)
     assert not any(spelled[: answer.index(tag) + 1])
-    assert b"".join(spelled).decode() == "the  system\u20ac an" == model.read(ids, None).text
+    assert (
+        b"".join(spelled).decode() == "the  system\u20ac an" == model.frontend.read(ids, None).text
+    )
     assert spelled[len(answer)] == b""
-    assert b"".join(model.spell(ids, "en")).decode() == model.read(ids, "en").text
+    assert b"".join(model.frontend.spell(ids, "en")).decode() == model.frontend.read(ids, "en").text

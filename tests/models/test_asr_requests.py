@@ -16,7 +16,8 @@ from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.model.layers import KVSpec
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_asr import FAMILY
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
 
@@ -34,14 +35,12 @@ def folder(source, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(source) -> Qwen3ASR:
+def model(source) -> Checkpoint:
     return load(source)
 
 
-def load(folder: Path) -> Qwen3ASR:
-    loaded = FAMILY.load(folder, torch_backend("cpu"))
-    assert isinstance(loaded, Qwen3ASR)
-    return loaded
+def load(folder: Path) -> Checkpoint:
+    return load_checkpoint(FAMILY, folder, torch_backend("cpu"))
 
 
 def edit(path: Path, *keys: str, **values: Any) -> None:
@@ -58,20 +57,20 @@ def edit(path: Path, *keys: str, **values: Any) -> None:
     path.write_text(json.dumps(whole), encoding="utf-8")
 
 
-def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
+def prepare(model: Checkpoint, samples: Any = None, **ask: Any) -> Any:
     given = waveform(1.0) if samples is None else samples
-    return model.prepare_transcription("r", "tiny", TranscriptionInput(given, **ask))
+    return model.frontend.prepare_transcription("r", "tiny", TranscriptionInput(given, **ask))
 
 
 def test_facts_for_the_engine(model):
-    assert Capability.TRANSCRIBE in model.capabilities
-    assert KVSpec.of(model.layers) == KVSpec(
+    assert Capability.TRANSCRIBE in model.frontend.capabilities
+    assert KVSpec.of(model.model.layers) == KVSpec(
         num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6
     )
-    assert model.tracks[0].num_codebooks == 1
-    assert model.tracks[0].suppressed is None
-    assert model.max_positions == 65536
-    assert model.languages == ("Chinese", "English", "German")
+    assert model.model.tracks[0].num_codebooks == 1
+    assert model.model.tracks[0].suppressed is None
+    assert model.model.max_positions == 65536
+    assert model.frontend.languages == ("Chinese", "English", "German")
 
 
 def test_a_request_carries_its_sampling(model):
@@ -130,12 +129,12 @@ def test_bad_requests_name_their_parameter(model, ask, param):
 
 def test_a_language_not_in_the_folders_list_is_refused(model):
     """As a speech model refuses it: what comes out would not be that language."""
-    assert "French" not in model.languages
+    assert "French" not in model.frontend.languages
     with pytest.raises(InvalidRequest, match="no language 'fr'; the model has: ") as raised:
         prepare(model, language="fr")
     assert raised.value.param == "language"
     with pytest.raises(InvalidRequest, match="no language 'fr'"):
-        model.open_stream(language="fr")
+        model.frontend.open_stream(language="fr")
 
 
 def test_special_tokens_in_the_context_stay_text(model):
@@ -147,7 +146,7 @@ def test_a_checkpoint_may_be_made_for_short_audio(folder):
     edit(folder / "config.json", max_audio_seconds=8)
     model = load(folder)
     samples = waveform(30.0)
-    pieces = model.split_audio(samples)
+    pieces = model.frontend.split_audio(samples)
     assert len(pieces) >= 4
     assert max(stop - start for start, stop in pieces) <= 8 * 16000
     for start, stop in pieces:
@@ -160,14 +159,14 @@ def test_a_long_file_is_cut_near_every_thirty_seconds_where_it_is_quietest(model
     samples = np.full(16000 * 100, 0.1, np.float32)
     for second in (27.0, 58.5, 90.0):  # within 5 s of 30 s after the last
         samples[int(16000 * second) :][:1600] = 0.0
-    pieces = model.split_audio(samples)
+    pieces = model.frontend.split_audio(samples)
     assert [start for start, _ in pieces] == [0, *(int(16000 * s) for s in (27.0, 58.5, 90.0))]
     assert pieces[-1][1] == len(samples)
     for start, stop in pieces:
         # few enough positions for attention that needs no parts
         assert prepare(model, samples[start:stop]).prompt.num_positions < 512
     whole = samples[: 16000 * 30]
-    assert model.split_audio(whole) == [(0, len(whole))]
+    assert model.frontend.split_audio(whole) == [(0, len(whole))]
 
 
 def test_a_piece_may_have_twenty_minutes(model):
@@ -239,7 +238,7 @@ def test_a_tied_checkpoint_may_repeat_its_head(folder):
     tensors = load_file(path)
     tensors["thinker.lm_head.weight"] = tensors["thinker.model.embed_tokens.weight"].clone()
     save_file(tensors, path)
-    assert "thinker.lm_head.weight" not in load(folder)._weights
+    assert "thinker.lm_head.weight" not in load(folder).model._weights
 
 
 def test_an_untied_checkpoint_has_its_own_head(folder):
@@ -250,7 +249,7 @@ def test_an_untied_checkpoint_has_its_own_head(folder):
     tensors = load_file(path)
     tensors["thinker.lm_head.weight"] = torch.ones(512, 48)
     save_file(tensors, path)
-    assert float(load(folder)._head.sum()) == 512 * 48
+    assert float(load(folder).model._head.sum()) == 512 * 48
 
 
 def test_a_missing_file_is_named(folder):

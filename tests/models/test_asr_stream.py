@@ -26,11 +26,13 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.request.input_stream import PartialTranscript
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.features import SegmentFeatures
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_asr.frontend import Qwen3ASRFrontend
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules
 from izwi_models.qwen3_asr.prompt import TaggedTokens, build_prompt, cut_windows
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import SPECIALS, waveform, write_tiny_asr
 
 GOLDEN = json.loads(
@@ -42,16 +44,14 @@ RULES = StreamRules(segment_s=SEGMENT_S, search_s=2.5)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Qwen3ASR:
+def model(tmp_path_factory) -> Checkpoint:
     torch.set_num_threads(1)
-    loaded = FAMILY.load(write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
-    assert isinstance(loaded, Qwen3ASR)
-    return loaded
+    return load_checkpoint(FAMILY, write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
 
 
 @pytest.fixture(scope="module")
 def tokens(model) -> TaggedTokens:
-    return TaggedTokens(model._tokenizer)
+    return TaggedTokens(model.frontend._tokenizer)
 
 
 class Words:
@@ -64,10 +64,14 @@ class Words:
         return "".join(map(chr, ids))
 
 
-def open_stream(model: Qwen3ASR, rules: StreamRules = RULES, **ask: Any) -> AsrStream:
-    stream = model.open_stream(**ask)
+def open_stream(model: Checkpoint, rules: StreamRules = RULES, **ask: Any) -> AsrStream:
+    stream = model.frontend.open_stream(**ask)
     return AsrStream(
-        stream._tokens, model._config.audio, rules, language=stream.language, context=stream.context
+        stream._tokens,
+        model.frontend._config.audio,
+        rules,
+        language=stream.language,
+        context=stream.context,
     )
 
 
@@ -85,9 +89,9 @@ def steps_of(
     return done
 
 
-def transcribe(model: Qwen3ASR, request: Request, engine: Engine | None = None) -> list[int]:
+def transcribe(model: Checkpoint, request: Request, engine: Engine | None = None) -> list[int]:
     if engine is None:
-        engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
+        engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     engine.submit(request)
     emitted: list[int] = []
     while engine.has_work:
@@ -110,8 +114,8 @@ def test_prefixes_and_prompts_are_the_references(model, tokens, case):
             prefix = answer.for_end(n, rules, tokens)
         assert prefix == expected["prefix"]
         prompt = build_prompt(
-            model._tokenizer,
-            model._config.thinker_config,
+            model.frontend._tokenizer,
+            model.frontend._config.thinker_config,
             (),
             context=case["context"],
             language=case["language"],
@@ -133,10 +137,10 @@ def test_a_run_on_random_weights_is_the_references(model, tokens):
         else:
             prefix = answer.for_end(n, StreamRules(), tokens)
         assert prefix == run["prefixes"][n]
-        windows = cut_windows(model._config.audio, whisper_log_mel(samples[:stop]))
+        windows = cut_windows(model.frontend._config.audio, whisper_log_mel(samples[:stop]))
         prompt = build_prompt(
-            model._tokenizer,
-            model._config.thinker_config,
+            model.frontend._tokenizer,
+            model.frontend._config.thinker_config,
             windows,
             language=run["language"],
             prefix=prefix,
@@ -145,7 +149,7 @@ def test_a_run_on_random_weights_is_the_references(model, tokens):
         generated = tokens.decode(transcribe(model, request))
         assert generated == run["generated"][n]
         answer = StablePrefix(prefix + generated, prefix)
-    transcript = model.read(tokens.encode(answer.raw), None)
+    transcript = model.frontend.read(tokens.encode(answer.raw), None)
     assert [transcript.language, transcript.text] == run["answer"]
 
 
@@ -181,7 +185,7 @@ def test_words_that_one_answer_alone_has_are_not_kept(before, raw, kept):
 # -- features ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("seconds", [0.35, 0.99, 1.0, 7.9, 8.0, 8.01, 17.3])
 def test_a_segment_in_one_go_has_the_features_of_the_whole(model, seconds):
-    samples, config = waveform(seconds), model._config.audio
+    samples, config = waveform(seconds), model.frontend._config.audio
     features = SegmentFeatures(config, 20 * 16000)
     features.write(samples)
     made, expected = features.all_windows(samples), cut_windows(config, whisper_log_mel(samples))
@@ -192,7 +196,7 @@ def test_a_segment_in_one_go_has_the_features_of_the_whole(model, seconds):
 
 
 def test_a_complete_window_keeps_the_scale_of_its_time(model):
-    config, samples = model._config.audio, waveform(18.0)
+    config, samples = model.frontend._config.audio, waveform(18.0)
     samples[:144_000] *= np.float32(0.01)  # 9 s of whispering, then speech
     features = SegmentFeatures(config, 20 * 16000)
     features.write(samples[: 8 * 16000 + 40])
@@ -222,19 +226,19 @@ def test_windows_that_are_complete_are_made_once(model):
 
 
 def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
-    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     encoded: list[int] = []
-    encode = model.encode
+    encode = model.model.encode
 
     def counted(inputs):
         encoded.extend(window.digest for window in inputs if window.values.shape[1] == 800)
         return encode(inputs)
 
-    monkeypatch.setattr(model, "encode", counted)
+    monkeypatch.setattr(model.model, "encode", counted)
     stream = open_stream(model)
 
     def answer(step: StreamStep) -> list[int]:
-        request = model.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
+        request = model.frontend.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
         return transcribe(model, structs.replace(request, max_entries=8), engine)
 
     steps = [step for step, _ in steps_of(stream, waveform(19.5), answer)]
@@ -243,21 +247,21 @@ def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
 
 
 def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypatch):
-    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     counts: list[int] = []
-    embed = model.embed
+    embed = model.model.embed
 
     def counted(rows):
         counts[-1] += sum(row.stop - row.start for row in rows)
         return embed(rows)
 
-    monkeypatch.setattr(model, "embed", counted)
+    monkeypatch.setattr(model.model, "embed", counted)
     stream, known = open_stream(model), 0  # windows that an earlier step has put into the pages
 
     def answer(step: StreamStep) -> list[int]:
         nonlocal known
         counts.append(0)
-        request = model.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
+        request = model.frontend.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
         emitted = transcribe(model, structs.replace(request, max_entries=8), engine)
         prompt, page = request.prompt, engine.config.page_size
         kept = (prompt.audio_start + 104 * known) // page * page if known else 0
@@ -292,9 +296,9 @@ def test_audio_in_one_piece_is_the_offline_request(model):
     stream.write(samples)
     stream.close()
     step = stream.next_step()
-    ours = model.prepare_stream_step("r", "tiny", stream, step).prompt
+    ours = model.frontend.prepare_stream_step("r", "tiny", stream, step).prompt
     ask = TranscriptionInput(samples, language="en", context="the system")
-    theirs = model.prepare_transcription("r", "tiny", ask).prompt
+    theirs = model.frontend.prepare_transcription("r", "tiny", ask).prompt
     assert step.is_final
     np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
     np.testing.assert_array_equal(ours.content_keys, theirs.content_keys)
@@ -307,7 +311,7 @@ def test_the_end_goes_on_from_the_settled_prefix(model, tokens):
     answers: dict[int, list[int]] = {}
 
     def answer(step: StreamStep) -> list[int]:
-        request = model.prepare_stream_step("r", "tiny", stream, step)
+        request = model.frontend.prepare_stream_step("r", "tiny", stream, step)
         answers[step.stop] = transcribe(model, structs.replace(request, max_entries=8))
         return answers[step.stop]
 
@@ -315,9 +319,9 @@ def test_the_end_goes_on_from_the_settled_prefix(model, tokens):
     raw = before.prefix + tokens.decode(answers[before.stop])
     assert last.prefix == tokens.decode(tokens.encode(raw)[:-3])
     offline = build_prompt(
-        model._tokenizer,
-        model._config.thinker_config,
-        cut_windows(model._config.audio, whisper_log_mel(samples)),
+        model.frontend._tokenizer,
+        model.frontend._config.thinker_config,
+        cut_windows(model.frontend._config.audio, whisper_log_mel(samples)),
         language="English",
         prefix=last.prefix,
     )
@@ -329,7 +333,7 @@ def test_the_end_goes_on_from_the_settled_prefix(model, tokens):
 def test_prompts_of_a_segment_begin_alike(model):
     stream = open_stream(model)
     requests = [
-        model.prepare_stream_step("r", "tiny", stream, step)
+        model.frontend.prepare_stream_step("r", "tiny", stream, step)
         for step, _ in steps_of(stream, waveform(19.0), lambda _: [306, 65, 66, 67, 68, 69, 70])
     ]
     keys = [keys_of(model, request) for request in requests]
@@ -341,27 +345,33 @@ def test_prompts_of_a_segment_begin_alike(model):
     assert sum(w.values.shape[1] == 800 for w in requests[-1].prompt.encode_inputs) == 2
 
 
-def keys_of(model: Qwen3ASR, request: Request) -> list[int]:
+def keys_of(model: Checkpoint, request: Request) -> list[int]:
     sequence = Sequence(request, 0)
     sequence.emitted = [(7,), (8,)]
-    keys = model.content_keys(sequence, 0, sequence.num_positions)
+    keys = model.model.content_keys(sequence, 0, sequence.num_positions)
     assert keys[-2:] == [7, 8]
     assert all(0 <= key < 1 << 63 for key in keys)
-    cut = [model.content_keys(sequence, i, i + 3) for i in range(0, len(keys), 3)]
+    cut = [model.model.content_keys(sequence, i, i + 3) for i in range(0, len(keys), 3)]
     assert [key for part in cut for key in part] == keys
     return keys
 
 
 def test_keys_depend_on_the_audio_and_the_position(model):
-    prompt = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0))).prompt
+    prompt = model.frontend.prepare_transcription(
+        "r", "tiny", TranscriptionInput(waveform(17.0))
+    ).prompt
     audio = slice(prompt.audio_start, prompt.audio_start + prompt.num_audio)
     assert len(set(prompt.content_keys[audio].tolist())) == prompt.num_audio
     assert prompt.content_keys[audio].min() >= 1 << 62
     np.testing.assert_array_equal(
         np.delete(prompt.content_keys, audio), np.delete(prompt.token_ids, audio)
     )
-    again = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0))).prompt
-    other = model.prepare_transcription("r", "tiny", TranscriptionInput(waveform(17.0, 1))).prompt
+    again = model.frontend.prepare_transcription(
+        "r", "tiny", TranscriptionInput(waveform(17.0))
+    ).prompt
+    other = model.frontend.prepare_transcription(
+        "r", "tiny", TranscriptionInput(waveform(17.0, 1))
+    ).prompt
     np.testing.assert_array_equal(prompt.content_keys, again.content_keys)
     assert not (prompt.content_keys[audio] == other.content_keys[audio]).any()
 
@@ -386,7 +396,7 @@ class Speaker:
 def test_stable_text_stays_and_what_is_behind_a_cut_is_not_settled(model):
     seconds = 64.0
     speaker = Speaker(seconds)
-    stream = AsrStream(Words(), model._config.audio, RULES)
+    stream = AsrStream(Words(), model.frontend._config.audio, RULES)
     done = steps_of(stream, waveform(seconds), speaker.answer)
     for (_, before), (_, after) in pairwise(done):
         if before.segment == after.segment and not before.is_final:
@@ -414,7 +424,9 @@ def test_segments_end_in_pauses_and_stable_text_is_before_them(model, gaps, lead
     samples = np.concatenate(parts)
     speaker = Speaker(len(samples) / 16000)
     rules = StreamRules(chunk_s=0.4, segment_s=8.0, search_s=1.0)
-    done = steps_of(AsrStream(Words(), model._config.audio, rules), samples, speaker.answer)
+    done = steps_of(
+        AsrStream(Words(), model.frontend._config.audio, rules), samples, speaker.answer
+    )
     for (_, before), (_, after) in pairwise(done):
         if before.segment == after.segment:
             assert after.text.startswith(before.stable)
@@ -425,7 +437,7 @@ def test_segments_end_in_pauses_and_stable_text_is_before_them(model, gaps, lead
 
 
 def test_text_is_withheld_until_its_language_is_known(model):
-    stream = AsrStream(Words(), model._config.audio, RULES)
+    stream = AsrStream(Words(), model.frontend._config.audio, RULES)
     script = iter(["language Eng", "language English<asr_text>hello", "hello you"])
     done = steps_of(stream, waveform(5.0), lambda _: Words().encode(next(script)))
     assert [heard.text for _, heard in done] == ["", "hello", "hello you"]
@@ -433,7 +445,7 @@ def test_text_is_withheld_until_its_language_is_known(model):
 
 
 def test_a_dropped_step_is_made_up_for_by_the_next(model):
-    stream, samples = AsrStream(Words(), model._config.audio, RULES), waveform(11.0)
+    stream, samples = AsrStream(Words(), model.frontend._config.audio, RULES), waveform(11.0)
     speaker = Speaker(11.0)
     stream.write(samples[: 6 * 16000 + 40])
     dropped = stream.next_step()
@@ -453,14 +465,14 @@ def test_a_dropped_step_is_made_up_for_by_the_next(model):
 def test_a_stuck_decoder_is_cut_short_at_every_step(model):
     stream = open_stream(model)
     limits = [
-        model.prepare_stream_step("r", "tiny", stream, step).max_entries
+        model.frontend.prepare_stream_step("r", "tiny", stream, step).max_entries
         for step, _ in steps_of(stream, waveform(19.0), lambda _: [65] * 40)
     ]
     assert max(limits) <= 32 + 2 * 12 + 40
 
 
 def test_memory_is_that_of_one_segment(model):
-    stream, packet = AsrStream(Words(), model._config.audio, RULES), waveform(1.0)
+    stream, packet = AsrStream(Words(), model.frontend._config.audio, RULES), waveform(1.0)
     sizes = []
     for _ in range(120):
         stream.write(packet)
@@ -487,7 +499,7 @@ def test_too_little_audio_is_ignored_and_too_loud_audio_is_clipped(model):
 @pytest.mark.parametrize("ask", [{"language": "Klingon"}, {"chunk_s": 0.1}, {"chunk_s": 99.0}])
 def test_invalid_stream_options_name_their_parameter(model, ask):
     with pytest.raises(InvalidRequest) as raised:
-        model.open_stream(**ask)
+        model.frontend.open_stream(**ask)
     assert raised.value.param in ask
 
 
@@ -496,13 +508,13 @@ def test_a_context_that_leaves_no_room_is_too_large(model):
     stream.write(waveform(1.0))
     stream.close()
     with pytest.raises(TooLarge):
-        model.prepare_stream_step("r", "tiny", stream, stream.next_step())
+        model.frontend.prepare_stream_step("r", "tiny", stream, stream.next_step())
 
 
 def test_segments_fit_the_checkpoint(model):
-    assert model.open_stream()._rules == StreamRules(unfixed_tokens=20, is_agreed=True)
-    config = replace(model._config, max_audio_seconds=8.0)
-    short = Qwen3ASR(BACKEND.ops, model._weights, config, model._tokenizer, ())
+    assert model.frontend.open_stream()._rules == StreamRules(unfixed_tokens=20, is_agreed=True)
+    config = replace(model.frontend._config, max_audio_seconds=8.0)
+    short = Qwen3ASRFrontend(config, model.frontend._tokenizer, ())
     assert short.open_stream()._rules.segment_s == 8.0
     assert short.open_stream()._rules.search_s == 1.0
     done = steps_of(short.open_stream(), waveform(30.0), lambda _: [65])

@@ -25,9 +25,12 @@ from izwi.request.request import Reason, Request, SamplingParams
 from izwi.request.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.config import HEAD, ChatConfig, tensor_shapes
-from izwi_models.qwen3_chat.model import FAMILY, ChatPrompt, Qwen3Chat
+from izwi_models.qwen3_chat.model import Qwen3Chat
+from izwi_models.qwen3_chat.prompt import ChatPrompt
 from izwi_models.qwen3_chat.template import ChatTemplate, Thinking, read_template
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import FullContext, greedy
 from tests.models.tiny_chat import (
     SPECIALS,
@@ -53,16 +56,19 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(folder, tmp_path_factory) -> dict[bool, Qwen3Chat]:
+def models(folder, tmp_path_factory) -> dict[bool, Checkpoint]:
     """By whether the head is tied."""
     untied = write_tiny_chat(tmp_path_factory.mktemp("tiny") / "untied", UNTIED)
-    loaded = {True: FAMILY.load(folder, BACKEND), False: FAMILY.load(untied, BACKEND)}
-    assert all(isinstance(model, Qwen3Chat) for model in loaded.values())
-    return loaded  # type: ignore[return-value]
+    loaded = {
+        True: load_checkpoint(FAMILY, folder, BACKEND),
+        False: load_checkpoint(FAMILY, untied, BACKEND),
+    }
+    assert all(isinstance(one.model, Qwen3Chat) for one in loaded.values())
+    return loaded
 
 
 @pytest.fixture(scope="module")
-def model(models) -> Qwen3Chat:
+def model(models) -> Checkpoint:
     return models[True]
 
 
@@ -152,23 +158,23 @@ def test_thinking_as_asked_or_an_error(templates):
 def test_without_a_template_there_are_no_conversations(tmp_path):
     folder = write_tiny_chat(tmp_path / "chat")
     write_tokenizer(folder)
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = load_checkpoint(FAMILY, folder, BACKEND)
     with pytest.raises(InvalidRequest, match="has no chat template"):
-        model.prepare_chat("r", "tiny", say("hello"))
+        model.frontend.prepare_chat("r", "tiny", say("hello"))
 
 
 def test_a_template_that_does_not_end_is_stopped(tmp_path):
     folder = write_tiny_chat(tmp_path / "chat")
     write_tokenizer(folder, "{{ 'x' * 10 ** 10 }}")
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = load_checkpoint(FAMILY, folder, BACKEND)
     with pytest.raises(InvalidRequest, match="template"):
-        model.prepare_chat("r", "tiny", say("hello"))
+        model.frontend.prepare_chat("r", "tiny", say("hello"))
 
 
 # -- requests --------------------------------------------------------------------------------
 def test_sampling_is_the_checkpoints_unless_it_is_asked_for(model):
     def sampling(**settings: Any) -> SamplingParams:
-        return model.prepare_chat("r", "tiny", say("hello", **settings)).sampling
+        return model.frontend.prepare_chat("r", "tiny", say("hello", **settings)).sampling
 
     assert sampling(thinking=True) == SamplingParams(0.6, 20, 0.95)
     assert sampling() == SamplingParams(0.7, 20, 0.8)
@@ -177,26 +183,26 @@ def test_sampling_is_the_checkpoints_unless_it_is_asked_for(model):
 
 def test_a_checkpoint_that_is_greedy_by_itself_stays_so(tmp_path):
     greedy_folder = write_tiny_chat(tmp_path / "chat", do_sample=False)
-    model: Any = FAMILY.load(greedy_folder, BACKEND)
-    assert model.prepare_chat("r", "tiny", say("hello")).sampling.temperature == 0.0
-    warm = model.prepare_chat("r", "tiny", say("hello", temperature=0.5))
+    model: Any = load_checkpoint(FAMILY, greedy_folder, BACKEND)
+    assert model.frontend.prepare_chat("r", "tiny", say("hello")).sampling.temperature == 0.0
+    warm = model.frontend.prepare_chat("r", "tiny", say("hello", temperature=0.5))
     assert warm.sampling.temperature == 0.5
 
 
 def test_limits(model):
-    short = model.prepare_chat("r", "tiny", say("hello", seed=5, max_new_tokens=3))
+    short = model.frontend.prepare_chat("r", "tiny", say("hello", seed=5, max_new_tokens=3))
     assert (short.max_entries, short.seed, short.stop_ids) == (3, 5, (271, 269))
-    room = model.max_positions - short.prompt.num_positions
+    room = model.model.max_positions - short.prompt.num_positions
     for wanted in (None, 10**6):
-        request = model.prepare_chat("r", "tiny", say("hello", max_new_tokens=wanted))
+        request = model.frontend.prepare_chat("r", "tiny", say("hello", max_new_tokens=wanted))
         assert request.max_entries == room
-    fits = model.prepare_chat("r", "tiny", say("x" * (room + 3)))
+    fits = model.frontend.prepare_chat("r", "tiny", say("x" * (room + 3)))
     assert fits.max_entries == 1
     for text in ("x" * (room + 4), "x " * 10**6):
         with pytest.raises(ContextTooLong, match="1024 tokens"):
-            model.prepare_chat("r", "tiny", say(text))
+            model.frontend.prepare_chat("r", "tiny", say(text))
     with pytest.raises(ContextTooLong):
-        model.prepare_chat("r", "tiny", say(*[""] * 5000))
+        model.frontend.prepare_chat("r", "tiny", say(*[""] * 5000))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def test_limits(model):
 )
 def test_what_cannot_be_asked_names_its_field(model, ask, param):
     with pytest.raises(InvalidRequest) as reported:
-        model.prepare_chat("r", "tiny", ask)
+        model.frontend.prepare_chat("r", "tiny", ask)
     assert reported.value.param == param
 
 
@@ -220,7 +226,7 @@ def test_what_cannot_be_asked_names_its_field(model, ask, param):
 @pytest.mark.parametrize("n", range(len(CASES)))
 def test_logits_are_the_references_when_its_ids_are_forced(models, n):
     case = CASES[n]
-    model, sequence = models[case["tied"]], Sequence(forced(case["prompt"]), 0)
+    model, sequence = models[case["tied"]].model, Sequence(forced(case["prompt"]), 0)
     logits: list[Any] = []
     for token in case["greedy"]:
         row = Row(sequence, 0, sequence.num_positions)
@@ -239,7 +245,9 @@ def test_logits_are_the_references_when_its_ids_are_forced(models, n):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_engine_writes_the_references_ids(models, tied, settings):
     cases = [case for case in CASES if case["tied"] is tied]
-    engine = Engine({"tiny": models[tied]}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
+    engine = Engine(
+        {"tiny": models[tied].model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings)
+    )
     written: dict[str, list[int]] = {}
     waiting = list(enumerate(cases))
     while waiting or engine.has_work:
@@ -257,15 +265,15 @@ def test_the_engine_writes_the_references_ids(models, tied, settings):
 
 @pytest.mark.parametrize(("weights", "least"), [("int8", 0.995), ("fp8", 0.99)])
 def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
-    model: Any = FAMILY.load(folder, torch_backend("cpu", weights=weights))
+    model: Any = load_checkpoint(FAMILY, folder, torch_backend("cpu", weights=weights))
     # a tied embedding is looked up as it is, and multiplied with as narrow
-    assert isinstance(model._head, QuantizedWeight)
-    assert isinstance(model._weights["model.embed_tokens.weight"], torch.Tensor)
+    assert isinstance(model.model._head, QuantizedWeight)
+    assert isinstance(model.model._weights["model.embed_tokens.weight"], torch.Tensor)
     case, logits = CASES[0], []
     sequence = Sequence(forced(case["prompt"]), 0)
     for token in case["greedy"]:
         row = Row(sequence, 0, sequence.num_positions)
-        step(model, model._ops, [row], FullContext(row.stop), greedy(logits))
+        step(model.model, model.model._ops, [row], FullContext(row.stop), greedy(logits))
         sequence.emitted.append((token,))
     ours = torch.cat(logits)[:, ::LOGIT_STEP]
     near = torch.nn.functional.cosine_similarity(ours, torch.tensor(GOLDEN["logits_0"]), dim=-1)
@@ -273,10 +281,10 @@ def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
 
 
 def test_the_next_turn_finds_the_one_before(model):
-    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, page_size=4))
+    engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22, page_size=4))
 
     def run(name: str, ask: ChatInput) -> tuple[Request, list[int]]:
-        request = model.prepare_chat(name, "tiny", ask)
+        request = model.frontend.prepare_chat(name, "tiny", ask)
         engine.submit(request)
         ids: list[int] = []
         while engine.has_work:
@@ -285,7 +293,7 @@ def test_the_next_turn_finds_the_one_before(model):
         return request, ids
 
     first, ids = run("a", say("tell me all of the system", max_new_tokens=12))
-    reader = model.open_answer(first)
+    reader = model.frontend.open_answer(first)
     answer = (reader.read(ids) + reader.close())[1]
     before = engine.load["tiny"]["prefix_positions_hit"]
     run("b", say("tell me all of the system", answer, "and then?", max_new_tokens=2))
@@ -299,9 +307,9 @@ def test_sampled_answers_do_not_depend_on_the_batch(model):
     asks = [say(f"question {n}", seed=n, max_new_tokens=20) for n in range(4)]
 
     def run(names: list[int]) -> dict[str, list[int]]:
-        engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
+        engine = Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
         for n in names:
-            engine.submit(model.prepare_chat(str(n), "tiny", asks[n]))
+            engine.submit(model.frontend.prepare_chat(str(n), "tiny", asks[n]))
         ids: dict[str, list[int]] = {str(n): [] for n in names}
         while engine.has_work:
             for chunk in engine.step():
@@ -334,9 +342,9 @@ def test_a_tied_checkpoint_may_repeat_its_embedding(tmp_path, model):
     folder = write_tiny_chat(tmp_path / "chat")
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {HEAD: weights["model.embed_tokens.weight"]}, folder / "model.safetensors")
-    again: Any = FAMILY.load(folder, BACKEND)
-    assert HEAD not in again._weights
-    assert torch.equal(again._head, model._head)
+    again: Any = load_checkpoint(FAMILY, folder, BACKEND)
+    assert HEAD not in again.model._weights
+    assert torch.equal(again.model._head, model.model._head)
 
 
 def test_the_rotation_is_read_where_transformers_5_writes_it(tmp_path, model):
@@ -344,11 +352,11 @@ def test_the_rotation_is_read_where_transformers_5_writes_it(tmp_path, model):
     newer["rope_parameters"] = {"rope_theta": 1000000, "rope_type": "default"}
     folder = write_tiny_chat(tmp_path / "chat")
     (folder / "config.json").write_text(json.dumps(newer))
-    assert FAMILY.load(folder, BACKEND).layers == model.layers
+    assert load_checkpoint(FAMILY, folder, BACKEND).model.layers == model.model.layers
     newer["rope_parameters"]["rope_type"] = "yarn"
     (folder / "config.json").write_text(json.dumps(newer))
     with pytest.raises(CheckpointError, match="rope_scaling"):
-        FAMILY.load(folder, BACKEND)
+        load_checkpoint(FAMILY, folder, BACKEND)
 
 
 @pytest.mark.parametrize(
@@ -371,5 +379,5 @@ def test_a_checkpoint_that_we_do_not_compute_is_refused(tmp_path, file, values, 
     was = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(was | values))
     with pytest.raises(CheckpointError) as reported:
-        FAMILY.load(folder, BACKEND)
+        load_checkpoint(FAMILY, folder, BACKEND)
     assert message in str(reported.value)

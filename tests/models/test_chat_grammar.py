@@ -19,7 +19,8 @@ from izwi.request.log import Log
 from izwi.request.request import Reason
 from izwi.sampling import grammars
 from izwi.sandbox import grammar_check
-from izwi_models.qwen3_chat.model import FAMILY
+from izwi_models.qwen3_chat import FAMILY
+from tests.models.loading import load_checkpoint
 from tests.models.tiny_chat import write_tiny_chat
 
 BACKEND = torch_backend("cpu")
@@ -34,7 +35,9 @@ SCHEMA = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     torch.set_num_threads(1)
-    return FAMILY.load(write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat"), BACKEND)
+    return load_checkpoint(
+        FAMILY, write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat"), BACKEND
+    )
 
 
 def request(model, name="r", seed=3, **more):
@@ -47,7 +50,7 @@ def request(model, name="r", seed=3, **more):
         response_schema=json.dumps(SCHEMA),
         **more,
     )
-    return model.prepare_chat(name, "tiny", ask)
+    return model.frontend.prepare_chat(name, "tiny", ask)
 
 
 def checked(request, **more):
@@ -56,7 +59,7 @@ def checked(request, **more):
 
 
 def engine_of(model, **settings):
-    return Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
+    return Engine({"tiny": model.model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
 
 
 def run(engine, steps=10**6):
@@ -80,7 +83,7 @@ def undisturbed(model):
     engine.submit(request(model))
     ids, reasons = run(engine)
     assert reasons["r"] is Reason.STOP
-    reader = model.open_answer(request(model))
+    reader = model.frontend.open_answer(request(model))
     said = reader.read(ids["r"]).content + reader.close().content
     assert json.loads(said).keys() == {"a", "b"}
     return ids["r"]
@@ -122,7 +125,7 @@ def test_a_draw_looks_at_penalties_and_the_grammar(model):
     ids, reasons = run(engine)
     assert set(reasons.values()) == {Reason.STOP}
     for tokens in ids.values():
-        reader = model.open_answer(request(model))
+        reader = model.frontend.open_answer(request(model))
         json.loads(reader.read(tokens).content + reader.close().content)
 
 
@@ -131,7 +134,7 @@ def test_a_grammar_that_no_server_has_checked_is_compiled_elsewhere_first(model,
     engine = engine_of(model)
     schema = {"allOf": [{"type": "integer", "multipleOf": n} for n in (2, 3, 5, 7, 11, 13, 17)]}
     ask = ChatInput((ChatMessage(Role.USER, "a"),), response_schema=json.dumps(schema))
-    engine.submit(model.prepare_chat("r", "tiny", ask))
+    engine.submit(model.frontend.prepare_chat("r", "tiny", ask))
     compiled = []
     monkeypatch.setattr(grammars, "compile_grammar", lambda *what: compiled.append(what))
     chunks = []

@@ -22,13 +22,14 @@ from izwi.errors import IzwiError
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TranscriptionInput
-from izwi.model.protocol import Family
+from izwi.model.family import Family
 from izwi.request.request import EncodeInput, Reason, Request
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.lfm2_audio.audio_config import MimiConfig
-from izwi_models.qwen3_chat.model import FAMILY as CHAT
+from izwi_models.qwen3_chat import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.models.kinds import KINDS, TEXTS, request_of, write_cloning
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import MIMI, write_tiny_lfm2_audio
 
@@ -48,9 +49,9 @@ def run(
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and audio of three requests in one engine, greedy and sampled."""
     backend = torch_backend(device, dtype, weights, attention)
-    model = family.load(folder, backend)
+    frontend, model = load_checkpoint(family, folder, backend)
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24))
-    requests = [request_of(family, model, i) for i in range(len(TEXTS))]
+    requests = [request_of(family, frontend, i) for i in range(len(TEXTS))]
     for request in requests:
         engine.submit(request)
     entries: dict[str, list] = {request.request_id: [] for request in requests}
@@ -103,10 +104,10 @@ def test_bfloat16_runs(tmp_path: Path, name: str, weights: str) -> None:
 def test_captured_steps_wait_for_their_results_only(tmp_path: Path, name: str) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16")
-    model = family.load(folder(tmp_path / name), backend)
+    frontend, model = load_checkpoint(family, folder(tmp_path / name), backend)
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24, max_running=8))
     for i in range(len(TEXTS)):
-        engine.submit(request_of(family, model, i))
+        engine.submit(request_of(family, frontend, i))
     for _ in range(6):  # prompts, and whatever is recorded at its first use
         engine.step()
     torch.cuda.set_sync_debug_mode("error")
@@ -118,7 +119,7 @@ def test_captured_steps_wait_for_their_results_only(tmp_path: Path, name: str) -
 
 
 # -- speech to speech ------------------------------------------------------------------------
-def s2s_requests(model: Any) -> list[Request]:
+def s2s_requests(frontend: Any) -> list[Request]:
     """Both modes, greedy and sampled, with audio and without."""
     how: list[tuple[Any, dict[str, Any]]] = [
         ("Hello there.", {"max_new_tokens": 60, "temperature": 0.0}),
@@ -127,9 +128,9 @@ def s2s_requests(model: Any) -> list[Request]:
         ("No sound.", {"max_new_tokens": 20, "speaks": False}),
     ]
     asks = [ConversationInput((SpokenTurn(Role.USER, (part,)),), **more) for part, more in how]
-    made = [model.prepare_conversation(str(n), "m", ask) for n, ask in enumerate(asks)]
+    made = [frontend.prepare_conversation(str(n), "m", ask) for n, ask in enumerate(asks)]
     ask = SpeechInput("Say this aloud.", max_new_tokens=50, seed=7)
-    return [*made, model.prepare_speech("speech", "m", ask)]
+    return [*made, frontend.prepare_speech("speech", "m", ask)]
 
 
 def s2s(
@@ -137,10 +138,10 @@ def s2s(
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and audio of these requests, in one engine, one after the other."""
     backend = torch_backend(device, dtype, weights)
-    model = S2S.load(folder, backend)
+    frontend, model = load_checkpoint(S2S, folder, backend)
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
     engine = Engine({"m": model}, backend, config)
-    requests = s2s_requests(model)
+    requests = s2s_requests(frontend)
     made: dict[str, tuple[list, list]] = {request.request_id: ([], []) for request in requests}
     steps = 0
     while requests or engine.has_work:
@@ -165,7 +166,7 @@ def s2s_folder(
 ) -> Path:
     if request.param == "mimi":
         small = partial(MimiConfig, **MIMI)
-        monkeypatch.setattr("izwi_models.lfm2_audio.loader.MimiConfig", small)
+        monkeypatch.setattr("izwi_models.lfm2_audio.model.MimiConfig", small)
     return write_tiny_lfm2_audio(tmp_path / "s2s", wide=True, mimi=request.param == "mimi")
 
 
@@ -209,7 +210,7 @@ def step(engine: Engine) -> None:
 
 def test_speech_to_speech_captures_nothing_while_serving(s2s_folder: Path) -> None:
     backend = torch_backend("cuda", "bfloat16")
-    model: Any = S2S.load(s2s_folder, backend)
+    frontend, model = load_checkpoint(S2S, s2s_folder, backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
     engine = Engine({"m": model}, backend, config)
     graphs = engine._workers["m"].runner._graphs
@@ -228,29 +229,29 @@ def test_speech_to_speech_captures_nothing_while_serving(s2s_folder: Path) -> No
                 audio_top_k=rng.choice([None, 4, 100]),
                 max_new_tokens=rng.choice([1, 7, 60, 200]),
             )
-            engine.submit(model.prepare_conversation(str(number), "m", ask))
+            engine.submit(frontend.prepare_conversation(str(number), "m", ask))
             for _ in range(rng.choice([0, 1, 5, 30])):
                 step(engine)
         while engine.has_work:
             step(engine)
 
 
-def clips_of(model: Any) -> list[EncodeInput]:
+def clips_of(frontend: Any) -> list[EncodeInput]:
     """Reference clips of unequal lengths: for either encoder more than one batch of a bucket."""
     pieces: list[EncodeInput] = []
     for n, seconds in enumerate((0.5, 1.0, 1.01, *np.linspace(2.1, 3.9, 9), 5.3, 17.0, 30.0, 31.0)):
         samples = waveform(1.5 * seconds, n)  # made at 16 kHz, read at 24 kHz
-        request = model.prepare_voice(str(n), "m", samples, "what it says")
+        request = frontend.prepare_voice(str(n), "m", samples, "what it says")
         pieces += request.prompt.encode_inputs
     return pieces
 
 
-def encoded(model: Any, ops: Any, graphs: bool) -> list[np.ndarray]:
+def encoded(loaded: Checkpoint, ops: Any, graphs: bool) -> list[np.ndarray]:
     """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
-    runner = Engine({"m": model}, TorchBackend(ops), config)._workers["m"].runner
+    runner = Engine({"m": loaded.model}, TorchBackend(ops), config)._workers["m"].runner
     with torch.inference_mode():
-        return [ops.numpy(result) for result in runner._encoders._encode(clips_of(model))]
+        return [ops.numpy(result) for result in runner._encoders._encode(clips_of(loaded.frontend))]
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "together"])
@@ -258,7 +259,7 @@ def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     folder = write_cloning(tmp_path / "base")
     backends = [torch_backend(device, "float32") for device in ("cpu", "cuda")]
-    cpu, gpu = (TTS.load(folder, backend) for backend in backends)
+    cpu, gpu = (load_checkpoint(TTS, folder, backend) for backend in backends)
     expected = [backends[0].ops.numpy(x) for piece in clips_of(cpu) for x in cpu.encode([piece])]
     for found, alone in zip(encoded(gpu, backends[1].ops, graphs), expected, strict=True):
         assert found.shape == alone.shape
@@ -271,7 +272,8 @@ def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
 def test_voices_are_recorded(tmp_path: Path) -> None:
     """Only the clip of 31 s is left to the model, and bfloat16 makes vectors that are alike."""
     backend = torch_backend("cuda", "bfloat16")
-    model: Any = TTS.load(write_cloning(tmp_path / "base"), backend)
+    loaded = load_checkpoint(TTS, write_cloning(tmp_path / "base"), backend)
+    model = loaded.model
     plain, left = model.encode, list[str]()
 
     def watched(inputs: Any) -> Any:
@@ -279,16 +281,16 @@ def test_voices_are_recorded(tmp_path: Path) -> None:
         return plain(inputs)
 
     model.encode = watched
-    found = encoded(model, backend.ops, graphs=True)
+    found = encoded(loaded, backend.ops, graphs=True)
     assert sorted(left) == ["codes", "speaker"]
-    for piece, vector in zip(clips_of(model), found, strict=True):
+    for piece, vector in zip(clips_of(loaded.frontend), found, strict=True):
         if piece.kind == "speaker":
             (alone,) = (backend.ops.numpy(x) for x in plain([piece]))
             cosine = vector @ alone / np.linalg.norm(vector) / np.linalg.norm(alone)
             assert cosine > 0.999
 
 
-def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -> Request | None:
+def drawn_request(family: Family, frontend: Any, rng: random.Random, number: int) -> Request | None:
     """Something that users may ask for, of any length; None where the model refuses it."""
     words = ("one", "harbour", "lantern", "seven", "and", "quietly", "of")
     text = " ".join(rng.choices(words, k=int(2 ** rng.uniform(0, 9)))) + "."
@@ -303,14 +305,14 @@ def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -
         if family is TTS:
             samples = waveform(1.5 * rng.uniform(0.5, 30.0), number)
             clip = ReferenceClip(samples, rng.choice([None, text[:80]]))
-            ask = SpeechInput(text, voice=clip if model.can_clone else None, **how)
-            return model.prepare_speech(f"{number}", "m", ask)
+            ask = SpeechInput(text, voice=clip if frontend.can_clone else None, **how)
+            return frontend.prepare_speech(f"{number}", "m", ask)
         if family is CHAT:
             chat = ChatInput((ChatMessage(Role.USER, text),), **how)
-            return model.prepare_chat(f"{number}", "m", chat)
+            return frontend.prepare_chat(f"{number}", "m", chat)
         samples = waveform(rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 70.0)]), number)
         heard = TranscriptionInput(samples, logprobs=rng.random() < 0.3, **how)
-        return model.prepare_transcription(f"{number}", "m", heard)
+        return frontend.prepare_transcription(f"{number}", "m", heard)
     except IzwiError:
         return None
 
@@ -320,13 +322,13 @@ def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -
 def test_serving_compiles_and_captures_nothing(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16", weights)
-    model = family.load(folder(tmp_path / name), backend)
+    frontend, model = load_checkpoint(family, folder(tmp_path / name), backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
     engine = Engine({"m": model}, backend, config)
     rng = random.Random(7)
     with nothing_compiled():
         for number in range(60):
-            request = drawn_request(family, model, rng, number)
+            request = drawn_request(family, frontend, rng, number)
             if request is not None:
                 engine.submit(request)
             for _ in range(rng.choice([0, 0, 1, 5, 40])):

@@ -18,6 +18,7 @@ from izwi.inputs.chat import Role
 from izwi.inputs.conversation import AudioContent, ConversationInput, SpokenTurn
 from izwi.request.request import Reason
 from izwi_models.lfm2_audio import FAMILY
+from tests.models.loading import load_checkpoint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,8 +35,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """An engine with room for one conversation as long as the model takes it."""
     folder = write_folder(tmp_path_factory.mktemp("published") / "s2s", request.param)
     backend = EndlessBackend(torch_backend("cuda", "bfloat16").ops)
-    model = FAMILY.load(folder, backend)
-    return Engine({"s2s": model}, backend, EngineConfig(kv_bytes=1 << 33, max_running=8)), model
+    frontend, model = load_checkpoint(FAMILY, folder, backend)
+    return Engine({"s2s": model}, backend, EngineConfig(kv_bytes=1 << 33, max_running=8)), frontend
 
 
 @pytest.fixture
@@ -53,9 +54,9 @@ def clips() -> Iterator[AudioContent]:
 
 def answer(served: Served, turns: list[SpokenTurn]) -> float:
     """Ask, and return the duration in seconds of the complete answer."""
-    engine, model = served
+    engine, frontend = served
     ask = ConversationInput(tuple(turns), seed=1, max_new_tokens=ENTRIES)
-    engine.submit(model.prepare_conversation(f"{len(turns)}", "s2s", ask))
+    engine.submit(frontend.prepare_conversation(f"{len(turns)}", "s2s", ask))
     samples, entries, reason = 0, 0, None
     while engine.has_work:
         for chunk in engine.step():
@@ -65,7 +66,7 @@ def answer(served: Served, turns: list[SpokenTurn]) -> float:
             reason = chunk.reason or reason
             assert chunk.pcm is None or np.isfinite(chunk.pcm).all()
     assert (entries, reason) == (ENTRIES, Reason.LENGTH)
-    return samples / model.sample_rate
+    return samples / frontend.sample_rate
 
 
 def asked(part: str | AudioContent) -> SpokenTurn:
@@ -102,9 +103,9 @@ def test_audio_of_five_hundredths_of_a_second(served: Served) -> None:
 def test_too_long_conversation_is_refused_and_the_next_is_answered(
     served: Served, clips: Iterator[AudioContent]
 ) -> None:
-    _, model = served
+    _, frontend = served
     five_minutes = AudioContent(np.resize(next(clips).samples, 300 * RATE))
     for part, refusal in ((five_minutes, TooLarge), ("x" * 130_000, ContextTooLong)):
         with pytest.raises(refusal):
-            model.prepare_conversation("long", "s2s", ConversationInput((asked(part),)))
+            frontend.prepare_conversation("long", "s2s", ConversationInput((asked(part),)))
     assert answer(served, [asked(next(clips))]) > 3.5

@@ -16,9 +16,10 @@ from benchmarks.tts.forced import logits_of
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.model.protocol import Family
+from izwi.model.family import Family
 from izwi.request.sequence import Sequence
 from tests.models.kinds import KINDS, TEXTS, request_of
+from tests.models.loading import load_checkpoint
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NEAR = 1e-4  # of audio, whose full scale is 1
@@ -37,7 +38,7 @@ class World:
     def __init__(self, family: Family, folder: Path, host_bytes: int = 0):
         backend = torch_backend(DEVICE, "float32")
         self.family, self.ops = family, backend.ops
-        self.model: Any = family.load(folder, backend)
+        self.frontend, self.model = load_checkpoint(family, folder, backend)
         config = EngineConfig(kv_bytes=1 << 22, max_running=1, host_bytes=host_bytes)
         self.engine = Engine({"m": self.model}, backend, config)
         self.entries: dict[str, list[list[int]]] = {}
@@ -45,7 +46,7 @@ class World:
 
     def submit(self, i: int) -> None:
         self.entries[str(i)], self.pcm[str(i)] = [], []
-        self.engine.submit(request_of(self.family, self.model, i))
+        self.engine.submit(request_of(self.family, self.frontend, i))
 
     def run(self, steps: int = 10_000) -> None:
         while self.engine.has_work and steps:
@@ -147,8 +148,8 @@ def test_logits_in_bfloat16_are_those_of_float32_on_the_processor(
 def _forced(
     family: Family, folder: Path, backend: TorchBackend, log: list[tuple[int, ...]]
 ) -> list[torch.Tensor]:
-    model: Any = family.load(folder, backend)
-    request = request_of(family, model, 0)
+    frontend, model = load_checkpoint(family, folder, backend)
+    request = request_of(family, frontend, 0)
     sequence = Sequence(request, 0)
     if pieces := request.prompt.encode_inputs:
         with torch.inference_mode():

@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, registry: Registry, host_bytes: int):
         self.registry, self.model = registry, registry.speech(MODEL)
-        kv = KVSpec.of(self.model.layers)
+        kv = KVSpec.of(registry.models[MODEL].layers)
         position = 2 * kv.num_layers * kv.num_kv_heads * kv.head_dim * 4
         config = EngineConfig(kv_bytes=position * 48, max_running=1, host_bytes=host_bytes)
         self.now_s = 0.0
@@ -84,4 +84,7 @@ def test_a_pause_of_ten_minutes_changes_no_audio(registry: Registry, host_bytes:
     world.run()
     assert (world.engine.load[MODEL]["pages_promoted"] > 0) == (host_bytes > 0)
     np.testing.assert_array_equal(np.concatenate(world.pcm["a"]), np.concatenate(whole.pcm["a"]))
-    assert len(np.concatenate(world.pcm["a"])) == FRAMES * world.model.codec.frame_samples
+    assert (
+        len(np.concatenate(world.pcm["a"]))
+        == FRAMES * world.registry.models[MODEL].codec.frame_samples
+    )

@@ -21,8 +21,8 @@ from izwi_models.lfm2_audio.config import (
     tensor_shapes,
     unused_shapes,
 )
-from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.pattern import Blocks, Mode, TrackIndex, first_turn, next_turn
+from izwi_models.lfm2_audio.prompt import NOTHING
 from tests.models.lfm2_loop import LoopContext
 from tests.models.tiny_lfm2_audio import CALM, LOUD, REAL, TINY, tiny_weights
 

@@ -18,7 +18,8 @@ from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import MimiConfig, detokenizer_config, encoder_config
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
 from izwi_models.lfm2_audio.codecs import FrameCodec, detokenizer_codec, mimi_codec
-from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
+from izwi_models.lfm2_audio.prompt import SEGMENT
+from izwi_models.lfm2_audio.segments import SegmentEncoder
 from tests.random_weights import random_tensor, random_weights
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "lfm2_audio_codecs.npz")

@@ -20,13 +20,12 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.layers import KVSpec
 from izwi.request.request import Chunk, EncodeInput, Reason, Request
 from izwi_models.lfm2_audio import FAMILY
-from izwi_models.lfm2_audio.embedding import NOTHING
-from izwi_models.lfm2_audio.model import LFM2Audio
 from izwi_models.lfm2_audio.pattern import Mode
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
-from izwi_models.qwen3_asr.model import FAMILY as ASR
-from izwi_models.qwen3_chat.model import FAMILY as CHAT
+from izwi_models.lfm2_audio.prompt import NOTHING, LFM2Prompt, entry_key, input_row
+from izwi_models.qwen3_asr import FAMILY as ASR
+from izwi_models.qwen3_chat import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
+from tests.models.loading import Checkpoint, load_checkpoint, models_of
 from tests.models.test_lfm2_audio import CASES, GOLDEN
 from tests.models.tiny_asr import waveform, write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
@@ -42,15 +41,15 @@ def models(tmp_path_factory) -> dict[str, Any]:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("tiny")
     return {
-        "s2s": FAMILY.load(write_tiny_lfm2_audio(folder / "s2s"), BACKEND),
-        "tts": TTS.load(write_tiny_tts(folder / "tts"), BACKEND),
-        "asr": ASR.load(write_tiny_asr(folder / "asr"), BACKEND),
-        "chat": CHAT.load(write_tiny_chat(folder / "chat"), BACKEND),
+        "s2s": load_checkpoint(FAMILY, write_tiny_lfm2_audio(folder / "s2s"), BACKEND),
+        "tts": load_checkpoint(TTS, write_tiny_tts(folder / "tts"), BACKEND),
+        "asr": load_checkpoint(ASR, write_tiny_asr(folder / "asr"), BACKEND),
+        "chat": load_checkpoint(CHAT, write_tiny_chat(folder / "chat"), BACKEND),
     }
 
 
 @pytest.fixture(scope="module")
-def model(models) -> LFM2Audio:
+def model(models) -> Checkpoint:
     return models["s2s"]
 
 
@@ -100,9 +99,9 @@ def turn(*parts: Any, role: Role = Role.USER) -> SpokenTurn:
     return SpokenTurn(role, parts)
 
 
-def talk(model: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
+def talk(frontend: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
     ask = ConversationInput(turns, **{"max_new_tokens": 40} | more)
-    return model.prepare_conversation(name, "s2s", ask)
+    return frontend.prepare_conversation(name, "s2s", ask)
 
 
 # -- parity ----------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def test_the_engine_draws_the_references_entries(tmp_path, settings_, place, mos
     case = CASES[place]
     loudness = LOUD if case["is_loud"] else CALM
     folder = write_tiny_lfm2_audio(tmp_path / "s2s", case["seed"], loudness=loudness)
-    model: Any = FAMILY.load(folder, BACKEND)
+    model: Any = FAMILY.load_model(folder, BACKEND)
     model._encoder = GivenAudio()
     engine = Engine({"s2s": model}, BACKEND, replace_config(CONFIG, **settings_))
     given_ = run(engine, [golden_request(place, case, mode, most) for mode in Mode], (0, 5))
@@ -161,7 +160,7 @@ def golden_request(n: int, case: dict[str, Any], mode: Mode, most: int) -> Reque
 # -- properties ------------------------------------------------------------------------------
 def requests_of(models: dict[str, Any]) -> list[Request]:
     """Conversation, speech and transcription of the one model, and one of each other model."""
-    s2s, greeting = models["s2s"], (ChatMessage(Role.USER, "Hello there."),)
+    s2s, greeting = models["s2s"].frontend, (ChatMessage(Role.USER, "Hello there."),)
     return [
         talk(s2s, "talk", turn("Who is there?"), seed=1, max_new_tokens=45),
         talk(s2s, "heard", turn(AudioContent(waveform(0.9))), seed=2, max_new_tokens=30),
@@ -170,13 +169,15 @@ def requests_of(models: dict[str, Any]) -> list[Request]:
         s2s.prepare_transcription(
             "written", "s2s", TranscriptionInput(waveform(1.3), max_new_tokens=15)
         ),
-        models["tts"].prepare_speech(
+        models["tts"].frontend.prepare_speech(
             "tts", "tts", SpeechInput("Hello.", voice="vivian", seed=4, max_new_tokens=12)
         ),
-        models["asr"].prepare_transcription(
+        models["asr"].frontend.prepare_transcription(
             "asr", "asr", TranscriptionInput(waveform(1.1), max_new_tokens=12)
         ),
-        models["chat"].prepare_chat("chat", "chat", ChatInput(greeting, seed=5, max_new_tokens=14)),
+        models["chat"].frontend.prepare_chat(
+            "chat", "chat", ChatInput(greeting, seed=5, max_new_tokens=14)
+        ),
     ]
 
 
@@ -185,7 +186,7 @@ def alone(models) -> dict[str, Given]:
     """What each request gives by itself."""
     given_ = {}
     for request in requests_of(models):
-        engine = Engine(models, BACKEND, CONFIG)
+        engine = Engine(models_of(models), BACKEND, CONFIG)
         given_[request.request_id] = run(engine, [request])[request.request_id]
     assert {"T", "A", "S"} <= set(given_["talk"].order)
     assert len({len(one.audio) for one in given_.values()}) > 3
@@ -202,7 +203,7 @@ def same(found: Given, expected: Given) -> None:
     "paused_at", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 9)), 21]
 )
 def test_a_pause_changes_nothing(models, alone, paused_at):
-    engine = Engine(models, BACKEND, CONFIG)
+    engine = Engine(models_of(models), BACKEND, CONFIG)
     requests = {request.request_id: request for request in requests_of(models)}
     given_: dict[str, Given] = defaultdict(Given)
     for name in ("talk", "heard", "chat"):
@@ -222,7 +223,7 @@ def test_a_pause_changes_nothing(models, alone, paused_at):
 
 def test_memory_for_one_conversation_serves_three(models, alone):
     """Pages are evicted and made again from the log, trailers of convolutions included."""
-    s2s = models["s2s"]
+    s2s = models["s2s"].model
     per_page = bytes_per_page(KVSpec.of(s2s.layers), CONFIG.page_size, torch.float32)
     config = replace_config(CONFIG, kv_bytes=16 * per_page, max_running=3)
     requests = [r for r in requests_of(models) if r.model == "s2s"]
@@ -245,19 +246,19 @@ def test_the_first_audio_is_sent_before_the_second_block_of_text(alone):
 def test_a_third_turn_computes_what_is_new(model):
     """The conversation so far, its answers included, is found up to the last page border."""
     config = replace_config(CONFIG, kv_bytes=1 << 25)
-    engine = Engine({"s2s": model}, BACKEND, config)
+    engine = Engine({"s2s": model.model}, BACKEND, config)
     turns: list[SpokenTurn] = []
     known = 0
     for n in range(3):
         turns.append(turn(AudioContent(waveform(1.0 + 0.3 * n))))
-        request = talk(model, str(n), *turns, seed=n, max_new_tokens=20)
+        request = talk(model.frontend, str(n), *turns, seed=n, max_new_tokens=20)
         before = dict(engine.load["s2s"])
         answer = run(engine, [request])[str(n)]
         hit = engine.load["s2s"]["prefix_positions_hit"] - before["prefix_positions_hit"]
         if n:
             # all that was computed before, but for what does not fill a page
             assert known - config.page_size < hit <= known
-        alone_ = run(Engine({"s2s": model}, BACKEND, config), [request])[str(n)]
+        alone_ = run(Engine({"s2s": model.model}, BACKEND, config), [request])[str(n)]
         same(answer, alone_)
         # the last entry of an answer is never run
         known = request.prompt.num_positions + len(answer.entries) - 1
@@ -267,7 +268,7 @@ def test_a_third_turn_computes_what_is_new(model):
 def test_the_audio_is_that_of_the_frames(model, alone):
     """Streamed audio equals that of one decode; frames that end a stretch of audio are silent."""
     frames = [ids for ids in alone["talk"].entries if len(ids) == 8 and ids[0] != 2048]
-    codec = model.tracks[1].codec
+    codec = model.model.tracks[1].codec
     kinds = {"float": torch.float32, "int64": torch.int64}
     state = {
         name: torch.zeros((1, *spec.shape), dtype=kinds[spec.dtype])

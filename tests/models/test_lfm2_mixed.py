@@ -25,10 +25,11 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.layers import KVSpec
 from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY
-from izwi_models.qwen3_asr.model import FAMILY as ASR
-from izwi_models.qwen3_chat.model import FAMILY as CHAT
+from izwi_models.qwen3_asr import FAMILY as ASR
+from izwi_models.qwen3_chat import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.examples import examples
+from tests.models.loading import load_checkpoint, models_of
 from tests.models.test_lfm2_engine import Given, same, turn
 from tests.models.tiny_asr import waveform, write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
@@ -53,31 +54,31 @@ def models(tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tiny")
     s2s = write_tiny_lfm2_audio(folder / "s2s", loudness=LIVELY, blocks=(2, 3))
     return {
-        "s2s": FAMILY.load(s2s, BACKEND),
-        "tts": TTS.load(write_tiny_tts(folder / "tts"), BACKEND),
-        "asr": ASR.load(write_tiny_asr(folder / "asr"), BACKEND),
-        "chat": CHAT.load(write_tiny_chat(folder / "chat"), BACKEND),
+        "s2s": load_checkpoint(FAMILY, s2s, BACKEND),
+        "tts": load_checkpoint(TTS, write_tiny_tts(folder / "tts"), BACKEND),
+        "asr": load_checkpoint(ASR, write_tiny_asr(folder / "asr"), BACKEND),
+        "chat": load_checkpoint(CHAT, write_tiny_chat(folder / "chat"), BACKEND),
     }
 
 
-def talk(models: dict[str, Any], name: str, *turns: SpokenTurn, **more: Any) -> Request:
+def talk(frontend: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
     ask = ConversationInput(turns, **{"max_new_tokens": 11} | more)
-    return models["s2s"].prepare_conversation(name, "s2s", ask)
+    return frontend.prepare_conversation(name, "s2s", ask)
 
 
 def requests_of(models: dict[str, Any]) -> list[Request]:
     """All that the one model does, and one of each other model."""
-    s2s, tts, asr, chat = (models[name] for name in ("s2s", "tts", "asr", "chat"))
+    s2s, tts, asr, chat = (models[name].frontend for name in ("s2s", "tts", "asr", "chat"))
     hello = (ChatMessage(Role.USER, "Hello there."),)
     clip = AudioContent(waveform(0.6))
     answer = turn(AnswerContent(((200,), (201,), *FRAMES)), role=Role.ASSISTANT)
     say = {"temperature": 0.9, "max_new_tokens": 11}
     return [
-        talk(models, "talk", turn("Who is there?"), seed=1),
-        talk(models, "heard", turn(clip), seed=2, temperature=1.0),
-        talk(models, "turns", turn(clip), answer, turn("And?"), seed=3, max_new_tokens=9),
-        talk(models, "greedy", turn(clip, "?"), temperature=0.0, max_new_tokens=8),
-        talk(models, "text", turn(clip), speaks=False, temperature=1.0, max_new_tokens=7, seed=4),
+        talk(s2s, "talk", turn("Who is there?"), seed=1),
+        talk(s2s, "heard", turn(clip), seed=2, temperature=1.0),
+        talk(s2s, "turns", turn(clip), answer, turn("And?"), seed=3, max_new_tokens=9),
+        talk(s2s, "greedy", turn(clip, "?"), temperature=0.0, max_new_tokens=8),
+        talk(s2s, "text", turn(clip), speaks=False, temperature=1.0, max_new_tokens=7, seed=4),
         s2s.prepare_speech("said", "s2s", SpeechInput("Hi.", seed=8, **say)),
         s2s.prepare_transcription(
             "written", "s2s", TranscriptionInput(waveform(0.8), temperature=1.0, max_new_tokens=6)
@@ -126,7 +127,7 @@ def alone(models, requests) -> dict[str, Given]:
     """What each request gives by itself."""
     given_ = {}
     for request in requests:
-        engine = Engine(models, BACKEND, CONFIG)
+        engine = Engine(models_of(models), BACKEND, CONFIG)
         name = request.request_id
         given_[name] = run(engine, {0: [request]}, {})[name]
     assert all(len(one.entries) > 2 for one in given_.values())
@@ -144,7 +145,7 @@ def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
     """In any order, at any time, with little memory, and beside requests whose callers leave."""
     chosen = data.draw(st.lists(st.sampled_from(requests), min_size=2, max_size=5, unique=True))
     pages = data.draw(st.sampled_from([0, 24]))
-    spec = KVSpec.of(models["s2s"].layers)
+    spec = KVSpec.of(models["s2s"].model.layers)
     kv_bytes = pages * bytes_per_page(spec, CONFIG.page_size, torch.float32) or CONFIG.kv_bytes
     config = replace(
         CONFIG,
@@ -157,7 +158,7 @@ def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
         arrivals[data.draw(st.integers(0, 6))].append(request)
     leaver = data.draw(st.sampled_from([None, *chosen[1:]]))
     leaves = {} if leaver is None else {data.draw(st.integers(0, 14)): [leaver.request_id]}
-    given_ = run(Engine(models, BACKEND, config), arrivals, leaves)
+    given_ = run(Engine(models_of(models), BACKEND, config), arrivals, leaves)
     for request in chosen:
         if request is not leaver:
             same(given_[request.request_id], alone[request.request_id])

@@ -11,8 +11,8 @@ import pytest
 
 from izwi.errors import CheckpointError
 from izwi.request.request import EncodeInput
-from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.prompt import (
+    NOTHING,
     AudioPart,
     LFM2Prompt,
     Part,

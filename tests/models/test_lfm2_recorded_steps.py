@@ -20,6 +20,7 @@ from izwi.inputs.speech import SpeechInput
 from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY
 from tests.backends.torch.eager import EagerOps, drawn_by_torch
+from tests.models.loading import load_checkpoint
 from tests.models.test_lfm2_engine import Given, run, talk, turn
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
@@ -37,18 +38,18 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_tiny_lfm2_audio(where, loudness=request.param)
 
 
-def asked(model: Any) -> list[Request]:
+def asked(frontend: Any) -> list[Request]:
     """Requests of both modes, greedy and sampled, with and without audio, of many lengths."""
     said = [
-        talk(model, "greedy", turn("How are you?"), max_new_tokens=40, temperature=0.0),
-        talk(model, "drawn", turn("Tell me more."), max_new_tokens=31, temperature=0.8, seed=3),
-        talk(model, "heard", turn(AudioContent(waveform(0.7))), max_new_tokens=23, seed=4),
-        talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
-        talk(model, "one", turn("y"), max_new_tokens=1),
-        talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),
+        talk(frontend, "greedy", turn("How are you?"), max_new_tokens=40, temperature=0.0),
+        talk(frontend, "drawn", turn("Tell me more."), max_new_tokens=31, temperature=0.8, seed=3),
+        talk(frontend, "heard", turn(AudioContent(waveform(0.7))), max_new_tokens=23, seed=4),
+        talk(frontend, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
+        talk(frontend, "one", turn("y"), max_new_tokens=1),
+        talk(frontend, "text", turn("z"), max_new_tokens=30, speaks=False),
     ]
     ask = SpeechInput("Say this aloud.", max_new_tokens=34, seed=7)
-    return [*said, model.prepare_speech("speech", "s2s", ask)]
+    return [*said, frontend.prepare_speech("speech", "s2s", ask)]
 
 
 CALM_AT_NIGHT = pytest.mark.parametrize(
@@ -62,14 +63,14 @@ CALM_AT_NIGHT = pytest.mark.parametrize(
 
 def engine_of(folder: Path, config: EngineConfig) -> tuple[Engine, Any]:
     backend = TorchBackend(EagerOps())
-    model: Any = FAMILY.load(folder, backend)
-    return Engine({"s2s": model}, backend, config), model
+    frontend, model = load_checkpoint(FAMILY, folder, backend)
+    return Engine({"s2s": model}, backend, config), frontend
 
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> dict[str, Given]:
-    engine, model = engine_of(folder, replace(CONFIG, graphs=False))
-    return run(engine, asked(model))
+    engine, frontend = engine_of(folder, replace(CONFIG, graphs=False))
+    return run(engine, asked(frontend))
 
 
 def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
@@ -86,8 +87,8 @@ def test_captured_steps_equal_plain_steps(folder: Path, plain: dict[str, Given],
     """Whenever requests come: rows of both tracks, prompts in chunks among decodes, one ahead."""
     chance = random.Random(seed)
     with drawn_by_torch():
-        engine, model = engine_of(folder, CONFIG)
-        requests = asked(model)
+        engine, frontend = engine_of(folder, CONFIG)
+        requests = asked(frontend)
         chance.shuffle(requests)
         found = run(engine, requests, tuple(chance.choices([0, 1, 5], k=len(requests))))
     graphs = engine._workers["s2s"].runner._graphs
@@ -103,8 +104,8 @@ def test_plain_work_runs_alongside_captured_steps(folder: Path) -> None:
     found: list[dict[str, Given]] = []
     for graphs in (False, True):
         with drawn_by_torch():
-            engine, model = engine_of(folder, replace(CONFIG, graphs=graphs))
-            requests = asked(model)[:3]
+            engine, frontend = engine_of(folder, replace(CONFIG, graphs=graphs))
+            requests = asked(frontend)[:3]
             odd = requests[1]
             sampling = type(odd.sampling)(0.8, 0, 1.0, 1.5)
             requests[1] = type(odd)(
@@ -120,9 +121,9 @@ def test_a_pause_and_an_eviction_are_not_in_an_answer(
     folder: Path, plain: dict[str, Given]
 ) -> None:
     with drawn_by_torch():
-        engine, model = engine_of(folder, replace(CONFIG, max_running=1))
+        engine, frontend = engine_of(folder, replace(CONFIG, max_running=1))
         given = Given()
-        requests = {request.request_id: request for request in asked(model)}
+        requests = {request.request_id: request for request in asked(frontend)}
         engine.submit(requests["drawn"])
         steps = 0
         while engine.has_work:
@@ -143,7 +144,7 @@ def test_a_pause_and_an_eviction_are_not_in_an_answer(
 def test_warm_up_captures_every_graph(folder: Path) -> None:
     """Every graph that a step may ask for is among those of `warm_up`."""
     with drawn_by_torch():
-        engine, model = engine_of(folder, CONFIG)
+        engine, frontend = engine_of(folder, CONFIG)
         graphs = engine._workers["s2s"].runner._graphs
         assert graphs is not None
         decodes = graphs.decodes
@@ -157,7 +158,7 @@ def test_warm_up_captures_every_graph(folder: Path) -> None:
             return capture(work)
 
         decodes._recorder.capture = noted  # type: ignore[method-assign]
-        run(engine, asked(model), (1, 4, 0, 3))
+        run(engine, asked(frontend), (1, 4, 0, 3))
     assert not [name for name in recorded if name.startswith("TrackedDecodeGraphs")]
 
 
@@ -166,9 +167,9 @@ def test_warm_up_captures_every_graph(folder: Path) -> None:
 def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
     """Memory that was not written is NaN, and so would be any draw from it."""
     with drawn_by_torch():
-        engine, model = engine_of(folder, CONFIG)
+        engine, frontend = engine_of(folder, CONFIG)
         trailers = engine._workers["s2s"].runner._kv.trailers
         assert trailers is not None
         trailers.plane[:, :-1] = torch.nan
-        found = run(engine, asked(model))
+        found = run(engine, asked(frontend))
     same(found, plain)

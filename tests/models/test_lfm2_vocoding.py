@@ -30,8 +30,8 @@ from izwi.recording.replay import replay
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Reason, Request
 from izwi_models.lfm2_audio import FAMILY
-from izwi_models.lfm2_audio.model import LFM2Audio
 from tests.golden.make_recordings import run_alone
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
@@ -41,24 +41,22 @@ END_OF_AUDIO = 2048
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> LFM2Audio:
+def model(tmp_path_factory) -> Checkpoint:
     torch.set_num_threads(1)
     folder = write_tiny_lfm2_audio(tmp_path_factory.mktemp("tiny") / "s2s", loudness=CALM)
-    loaded = FAMILY.load(folder, BACKEND)
-    assert isinstance(loaded, LFM2Audio)
-    return loaded
+    return load_checkpoint(FAMILY, folder, BACKEND)
 
 
-def request(model: LFM2Audio, entries: int) -> Request:
+def request(model: Checkpoint, entries: int) -> Request:
     ask = ConversationInput(
         (SpokenTurn(Role.USER, ("Who is there?",)),), seed=4, max_new_tokens=entries
     )
-    return model.prepare_conversation("a", "s2s", ask)
+    return model.frontend.prepare_conversation("a", "s2s", ask)
 
 
-def run(model: LFM2Audio, asked: Request, log: Log | None = None, **config: object) -> list[Chunk]:
+def run(model: Checkpoint, asked: Request, log: Log | None = None, **config: object) -> list[Chunk]:
     settings = {"max_running": 4, "kv_bytes": 1 << 23, "page_size": 8, **config}
-    engine = Engine({"s2s": model}, BACKEND, EngineConfig(**settings))  # type: ignore[arg-type]
+    engine = Engine({"s2s": model.model}, BACKEND, EngineConfig(**settings))  # type: ignore[arg-type]
     engine.submit(asked, log)
     chunks: list[Chunk] = []
     while engine.has_work:
@@ -77,9 +75,9 @@ def frames_of(chunks: list[Chunk]) -> list[list[int]]:
     return [ids for ids in frames if ids[0] != END_OF_AUDIO]
 
 
-def decoded(model: LFM2Audio, frames: list[list[int]]) -> np.ndarray:
+def decoded(model: Checkpoint, frames: list[list[int]]) -> np.ndarray:
     """In one call, the end included."""
-    codec = model.tracks[1].codec
+    codec = model.model.tracks[1].codec
     assert codec is not None
     state = {
         name: torch.zeros(
@@ -97,7 +95,7 @@ def decoded(model: LFM2Audio, frames: list[list[int]]) -> np.ndarray:
 @pytest.mark.parametrize("entries", [7, 8, 18, 19, 20, 40])
 @pytest.mark.parametrize("ramp", [(1, 2, 4, 8), pytest.param((1,), marks=pytest.mark.slow), (5,)])
 def test_audio_equals_the_one_shot_decode(
-    model: LFM2Audio, entries: int, ramp: tuple[int, ...]
+    model: Checkpoint, entries: int, ramp: tuple[int, ...]
 ) -> None:
     """Answers that end with their first frame, inside a block, behind one, in the next text."""
     chunks = run(model, request(model, entries), chunk_ramp=ramp)
@@ -109,7 +107,7 @@ def test_audio_equals_the_one_shot_decode(
 
 
 @pytest.mark.parametrize("spacing", [pytest.param(1, marks=pytest.mark.slow), 9])
-def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio, spacing: int) -> None:
+def test_another_engine_goes_on_at_the_very_sample(model: Checkpoint, spacing: int) -> None:
     """Behind each chunk; in `make test` behind every ninth."""
     asked = request(model, 40)
     chunks = run(model, asked)

@@ -22,7 +22,7 @@ from izwi.model.protocol import Model, Row
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
-from izwi_models.qwen3_tts.model import Qwen3TTS
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_tiny_tts
 
 TEXT = "She put the book on the table near the window."
@@ -32,20 +32,22 @@ KINDS = [("int8", 0.998), ("fp8", 0.99), ("int4", 0.92)]
 
 
 @torch.inference_mode()
-def logits_of(model: Qwen3TTS, ops: TorchOps, codes: list[list[int]]) -> list[Tensor]:
+def logits_of(model: Checkpoint, ops: TorchOps, codes: list[list[int]]) -> list[Tensor]:
     """Logits of each codebook of each frame, given the frames before it."""
-    request = model.prepare_speech("r", "m", SpeechInput(TEXT, temperature=0))
+    request = model.frontend.prepare_speech("r", "m", SpeechInput(TEXT, temperature=0))
     sequence = Sequence(request, 0)
     sequence.emitted += [tuple(frame) for frame in codes]
     found: list[Tensor] = []
     stop = sequence.num_positions - 1
-    hidden = model.run(model.embed([Row(sequence, 0, stop)])[None], ops.dense_context(1, stop))[0]
+    hidden = model.model.run(
+        model.model.embed([Row(sequence, 0, stop)])[None], ops.dense_context(1, stop)
+    )[0]
 
     def pick(logits: Tensor, codebook: int) -> Tensor:
         found.append(logits)
         return torch.tensor(codes)[:, codebook]
 
-    model.draw(hidden[sequence.num_prompt - 1 :], pick)
+    model.model.draw(hidden[sequence.num_prompt - 1 :], pick)
     return found
 
 
@@ -62,35 +64,34 @@ def run(model: Model, ops: TorchOps, request: Request) -> tuple[list[list[int]],
     return entries, np.concatenate(pcm)
 
 
-def speaker_with(weights: str) -> tuple[Qwen3TTS, TorchOps]:
+def speaker_with(weights: str) -> tuple[Checkpoint, TorchOps]:
     """The embedded voice with one kind of weights."""
     backend = torch_backend("cpu", weights=weights)
     registry = Registry(backend)
     registry.load(SPEAKER)
-    model = registry.model(SPEAKER)
-    assert isinstance(model, Qwen3TTS)
-    return model, backend.ops
+    return Checkpoint(registry.model(SPEAKER), registry.models[SPEAKER]), backend.ops
 
 
 @pytest.mark.parametrize(("weights", "least"), KINDS)
 def test_logits_are_near_those_of_full_weights(weights: str, least: float) -> None:
     model, ops = speaker_with("auto")
-    request = model.prepare_speech("r", "m", SpeechInput(TEXT, temperature=0))
-    codes, _ = run(model, ops, request)
+    request = model.frontend.prepare_speech("r", "m", SpeechInput(TEXT, temperature=0))
+    codes, _ = run(model.model, ops, request)
     expected, found = logits_of(model, ops, codes), logits_of(*speaker_with(weights), codes)
     cosines = torch.stack(
         [cosine_similarity(a, b, dim=-1) for a, b in zip(found, expected, strict=True)]
     )
-    assert cosines.shape == (model.tracks[0].num_codebooks, len(codes))
+    assert cosines.shape == (model.model.tracks[0].num_codebooks, len(codes))
     assert cosines.mean() > least
     assert cosines.max() < 1 - 1e-7, "some codebook has full weights"
 
 
 def test_every_large_product_of_the_decoders_is_quantized(tmp_path: Path) -> None:
     folder = write_tiny_tts(tmp_path / "tts")
-    model = FAMILY.load(folder, torch_backend("cpu", weights="int8"))
-    assert isinstance(model, Qwen3TTS)
-    names = {name for name, weight in model._weights.items() if isinstance(weight, QuantizedWeight)}
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", weights="int8"))
+    names = {
+        name for name, weight in model.model._weights.items() if isinstance(weight, QuantizedWeight)
+    }
     parts = {"self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"}
     talker = {f"talker.model.layers.{n}.{part}.weight" for n in range(3) for part in parts}
     predictor = {
@@ -108,9 +109,10 @@ def test_speech_of_quantized_weights_is_transcribed_correctly(weights: str) -> N
         registry.load(name)
     speaker, listener = registry.speech(SPEAKER), registry.transcription(LISTENER)
     request = speaker.prepare_speech("r", "m", SpeechInput(TEXT, voice="amber", temperature=0))
-    _, pcm = run(speaker, backend.ops, request)
+    _, pcm = run(registry.models[SPEAKER], backend.ops, request)
     heard = TranscriptionInput(soxr.resample(pcm, 24_000, 16_000).astype(np.float32))
-    tokens, _ = run(listener, backend.ops, listener.prepare_transcription("r", "m", heard))
+    asked = listener.prepare_transcription("r", "m", heard)
+    tokens, _ = run(registry.models[LISTENER], backend.ops, asked)
     text = listener.read([token for (token,) in tokens], None).text.lower()
     words = [word.strip(".") for word in TEXT.lower().split()]
     assert sum(word in text for word in words) >= len(words) - 2, text

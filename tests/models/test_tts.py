@@ -21,9 +21,9 @@ from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import read_config, tensor_shapes
-from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.text import SpeechText
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_json, write_tiny_tts
 from tests.models.tts_loop import PackedContext, greedy, processed, run, start
 
@@ -48,12 +48,12 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Qwen3TTS]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
     family = next(family for family in FAMILIES if family.model_type == "qwen3_tts")
     loaded = {}
     for kind in (*KINDS, "both"):
         folder = write_tiny_tts(tmp_path_factory.mktemp(kind), kind, int(GOLDEN["seed"]))
-        loaded[kind] = family.load(folder, torch_backend("cpu", "float32"))
+        loaded[kind] = load_checkpoint(family, folder, torch_backend("cpu", "float32"))
     return loaded
 
 
@@ -77,8 +77,8 @@ def ask_of(form: dict[str, Any]) -> SpeechInput:
     )
 
 
-def request_of(models: dict[str, Qwen3TTS], form: dict[str, Any]) -> Request:
-    return models[form["kind"]].prepare_speech("id", "tiny", ask_of(form))
+def request_of(models: dict[str, Checkpoint], form: dict[str, Any]) -> Request:
+    return models[form["kind"]].frontend.prepare_speech("id", "tiny", ask_of(form))
 
 
 def error(found: Any, expected: np.ndarray) -> float:
@@ -87,7 +87,7 @@ def error(found: Any, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max())
 
 
-def embedded(model: Qwen3TTS, request: Request, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+def embedded(model: Checkpoint, request: Request, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """What the talker is fed for a whole prompt."""
     seen = []
     real = talker.hidden_states
@@ -97,16 +97,22 @@ def embedded(model: Qwen3TTS, request: Request, monkeypatch: pytest.MonkeyPatch)
         return real(ops, weights, config, x, context)
 
     monkeypatch.setattr(talker, "hidden_states", spy)
-    sequence = start(model, request)
+    sequence = start(model.model, request)
     rows = [Row(sequence, 0, sequence.num_positions)]
-    step(model, model._ops, rows, PackedContext(rows, {}), greedy(model, [sequence]))
+    step(
+        model.model,
+        model.model._ops,
+        rows,
+        PackedContext(rows, {}),
+        greedy(model.model, [sequence]),
+    )
     monkeypatch.setattr(talker, "hidden_states", real)
     return np.asarray(seen[0])
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_prompt_is_the_references(
-    models: dict[str, Qwen3TTS], name: str, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Checkpoint], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = FORMS[name]
     model, request = models[form["kind"]], request_of(models, form)
@@ -115,28 +121,28 @@ def test_prompt_is_the_references(
         *request.prompt.text_track.tolist(),
         310,
     ]  # the reference keeps one pad where it is empty
-    track = talker.embed_text(model._ops, model._weights, torch.tensor(ids))
+    track = talker.embed_text(model.model._ops, model.model._weights, torch.tensor(ids))
     expected = GOLDEN[f"{name}_track"]
     assert error(track[: len(expected)], expected) < 1e-6
     assert len(expected) == max(1, len(ids) - 1)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str) -> None:
+def test_what_is_ids_is_embedded_from_ids(models: dict[str, Checkpoint], name: str) -> None:
     """As recorded steps do; a clip and its speaker are no ids."""
     form = FORMS[name]
     model, request = models[form["kind"]], request_of(models, form)
-    sequence = start(model, request)
+    sequence = start(model.model, request)
     sequence.emitted = [tuple(codes) for codes in clip_codes(9).tolist()]
     length = sequence.num_prompt
     after, around = Row(sequence, length, length + 9), Row(sequence, length - 1, length + 2)
     for rows in ([Row(sequence, 0, length + 9)], [around, after], [after]):
-        inputs, expected = model.inputs(rows), model.embed(rows)
+        inputs, expected = model.model.inputs(rows), model.model.embed(rows)
         if rows[0].start == 0 and "clip" in form:
             assert inputs is None
         if inputs is not None:
-            assert inputs.shape == (len(expected), model.num_inputs)
-            found = model.embed_inputs(model._ops.array(inputs))
+            assert inputs.shape == (len(expected), model.model.num_inputs)
+            found = model.model.embed_inputs(model.model._ops.array(inputs))
             assert error(found, np.asarray(expected)) < 1e-6
         else:
             assert "clip" in form
@@ -144,28 +150,32 @@ def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str
 
 @pytest.mark.parametrize("most", [12, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORMS)
-def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str, most: int) -> None:
+def test_greedy_codes_are_the_references(
+    models: dict[str, Checkpoint], name: str, most: int
+) -> None:
     """By itself; `test_tts_engine.py` compares more frames, through the engine."""
     assert len(GOLDEN[f"{name}_codes"]) >= 64
     expected = GOLDEN[f"{name}_codes"][:most]
     form = FORMS[name]
-    found = run(models[form["kind"]], [request_of(models, form)], len(expected))[0]
+    found = run(models[form["kind"]].model, [request_of(models, form)], len(expected))[0]
     assert (found == expected).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_prompts_in_chunks_give_the_same_codes(models: dict[str, Qwen3TTS], kind: str) -> None:
+def test_many_prompts_in_chunks_give_the_same_codes(
+    models: dict[str, Checkpoint], kind: str
+) -> None:
     names = [name for name, form in FORMS.items() if form["kind"] == kind]
     requests = [request_of(models, FORMS[name]) for name in names]
-    found = run(models[kind], requests, 12, chunk=7)
+    found = run(models[kind].model, requests, 12, chunk=7)
     for name, codes in zip(names, found, strict=True):
         assert (codes == GOLDEN[f"{name}_codes"][:12]).all(), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_talker_and_predictor_logits(models: dict[str, Qwen3TTS], kind: str) -> None:
+def test_talker_and_predictor_logits(models: dict[str, Checkpoint], kind: str) -> None:
     model = models[kind]
-    ops, weights, config = model._ops, model._weights, model._config
+    ops, weights, config = model.model._ops, model.model._weights, model.frontend._config
     name = FIRST_FORM[kind]
     prompt = torch.from_numpy(GOLDEN[f"{name}_prompt"])[None]
     context = ops.dense_context(1, prompt.shape[1])
@@ -190,42 +200,49 @@ def test_talker_and_predictor_logits(models: dict[str, Qwen3TTS], kind: str) -> 
     assert error(torch.stack(looped, 1), GOLDEN[f"{kind}_frame_logits"]) < TOLERANCE
 
 
-def test_predictor_draws_the_references_ids(models: dict[str, Qwen3TTS]) -> None:
+def test_predictor_draws_the_references_ids(models: dict[str, Checkpoint]) -> None:
     for kind, name in FIRST_FORM.items():
         model = models[kind]
         states = torch.from_numpy(GOLDEN[f"{kind}_frame_hidden"])
         codes = GOLDEN[f"{name}_codes"][:8].astype(np.int64)
         first = torch.from_numpy(codes[:, 0])
         ids = talker.predict_codes(
-            model._ops, model._weights, model._config, states, first, lambda x, _: x.argmax(-1)
+            model.model._ops,
+            model.model._weights,
+            model.frontend._config,
+            states,
+            first,
+            lambda x, _: x.argmax(-1),
         )
         assert (ids.numpy() == codes).all()
 
 
-def test_processed_logits(models: dict[str, Qwen3TTS]) -> None:
+def test_processed_logits(models: dict[str, Checkpoint]) -> None:
     name = FIRST_FORM["voice_design"]
     model, steps = models["voice_design"], GOLDEN[f"{name}_steps"]
-    sequence = start(model, request_of(models, FORMS[name]))
+    sequence = start(model.model, request_of(models, FORMS[name]))
     for index, count in enumerate(steps.tolist()):
         frames = GOLDEN[f"{name}_codes"][:count].tolist()
         sequence.emitted = [tuple(frame) for frame in frames]
-        row = processed(model, torch.from_numpy(GOLDEN[f"{name}_raw"][index]), sequence).numpy()
+        row = processed(
+            model.model, torch.from_numpy(GOLDEN[f"{name}_raw"][index]), sequence
+        ).numpy()
         expected = GOLDEN[f"{name}_processed"][index]
         assert (np.isinf(row) == np.isinf(expected)).all()
         finite = np.isfinite(expected)
         assert error(row[finite], expected[finite]) < TOLERANCE
 
 
-def test_speaker_encoder(models: dict[str, Qwen3TTS]) -> None:
+def test_speaker_encoder(models: dict[str, Checkpoint]) -> None:
     mel = speaker_log_mel(CLIP)
     assert error(mel[::7], GOLDEN["clip_mel"]) < TOLERANCE
     model = models["base"]
-    encoder = model._config.speaker_encoder_config
+    encoder = model.frontend._config.speaker_encoder_config
     assert encoder is not None
     batch = torch.from_numpy(np.stack([mel, mel[::-1].copy()]))
-    vectors = speaker_embedding(model._ops, model._weights, encoder, batch)
+    vectors = speaker_embedding(model.model._ops, model.model._weights, encoder, batch)
     assert error(vectors[0], GOLDEN["clip_vector"]) < TOLERANCE
-    alone = speaker_embedding(model._ops, model._weights, encoder, batch[1:])
+    alone = speaker_embedding(model.model._ops, model.model._weights, encoder, batch[1:])
     assert error(vectors[1:], alone.numpy()) < 1e-5
 
 
@@ -271,72 +288,72 @@ def test_a_tokenizer_of_bytes_is_cut_where_the_reference_cuts(tmp_path: Path) ->
     assert spoken.instruct("Hi.") == [start, *tokenizer.encode("user\nHi."), end, *line]
 
 
-def test_special_tokens_in_text_stay_text(models: dict[str, Qwen3TTS]) -> None:
+def test_special_tokens_in_text_stay_text(models: dict[str, Checkpoint]) -> None:
     ask = SpeechInput("stop<|im_end|> go on <tts_text_eod>")
-    prompt: Any = models["voice_design"].prepare_speech("id", "tiny", ask).prompt
+    prompt: Any = models["voice_design"].frontend.prepare_speech("id", "tiny", ask).prompt
     assert 301 not in prompt.text
     assert (prompt.text == 312).sum() == 1  # our own end
 
 
 def test_clip_is_the_voice_it_is_encoded_to(
-    models: dict[str, Qwen3TTS], monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = models["both"]
     samples = CLIP[:15001]
-    encode = model.prepare_voice("v", "tiny", samples, "in the rain")
+    encode = model.frontend.prepare_voice("v", "tiny", samples, "in the rain")
     assert encode.encode_only
     assert encode.prompt.num_positions == 0
-    encoded = [np.asarray(x) for x in start(model, encode).encoded]
-    voice = model.read_voice(encoded, "in the rain")
+    encoded = [np.asarray(x) for x in start(model.model, encode).encoded]
+    voice = model.frontend.read_voice(encoded, "in the rain")
     assert voice.codes is not None
     assert voice.codes.shape == (8, 16)
     for clip, prompt in (
         (ReferenceClip(samples, "in the rain"), voice),
         (ReferenceClip(samples), VoicePrompt(voice.speaker_embedding)),
     ):
-        ours = model.prepare_speech("a", "tiny", SpeechInput("Hello.", clip))
-        theirs = model.prepare_speech("b", "tiny", SpeechInput("Hello.", prompt))
+        ours = model.frontend.prepare_speech("a", "tiny", SpeechInput("Hello.", clip))
+        theirs = model.frontend.prepare_speech("b", "tiny", SpeechInput("Hello.", prompt))
         assert ours.prompt.num_positions == theirs.prompt.num_positions
         x, y = (embedded(model, request, monkeypatch) for request in (ours, theirs))
         assert error(x, y) < 1e-6
-        warm = model.codec.warm_codes(start(model, ours))
+        warm = model.model.codec.warm_codes(start(model.model, ours))
         if clip.text is None:
             assert warm is None
         else:
             assert warm is not None
             assert (np.asarray(warm) == voice.codes).all()
-            kept = model.codec.warm_codes(start(model, theirs))
+            kept = model.model.codec.warm_codes(start(model.model, theirs))
             assert (np.asarray(kept) == voice.codes).all()
 
 
-def test_encode_batches_equal_shapes_and_keeps_order(models: dict[str, Qwen3TTS]) -> None:
+def test_encode_batches_equal_shapes_and_keeps_order(models: dict[str, Checkpoint]) -> None:
     model = models["both"]
     requests = [
-        model.prepare_voice("v", "tiny", CLIP[first : first + length], text)
+        model.frontend.prepare_voice("v", "tiny", CLIP[first : first + length], text)
         for first, length, text in ((0, 13000, "a"), (500, 13000, None), (0, 14000, "b"))
     ]
     inputs = [piece for request in requests for piece in request.prompt.encode_inputs]
-    together = model.encode(inputs)
+    together = model.model.encode(inputs)
     assert [tuple(x.shape) for x in together] == [(64,), (7, 16), (64,), (64,), (8, 16)]
     for piece, result in zip(inputs, together, strict=True):
-        assert error(result, model.encode([piece])[0].numpy()) < 1e-5
+        assert error(result, model.model.encode([piece])[0].numpy()) < 1e-5
 
 
-def test_vocode_streams_what_one_shot_decodes(models: dict[str, Qwen3TTS]) -> None:
+def test_vocode_streams_what_one_shot_decodes(models: dict[str, Checkpoint]) -> None:
     model = models["custom_voice"]
 
     def silence() -> dict[str, torch.Tensor]:
         kinds = {"float": torch.float32, "int64": torch.int64}
         return {
             name: torch.zeros((2, *spec.shape), dtype=kinds[spec.dtype])
-            for name, spec in model.codec.state.items()
+            for name, spec in model.model.codec.state.items()
         }
 
     codes = torch.from_numpy(np.stack([clip_codes(9), clip_codes(80)[:9]]))
-    whole, _ = model.codec.decode(codes, silence())
-    assert whole.shape == (2, 9 * model.codec.frame_samples)
+    whole, _ = model.model.codec.decode(codes, silence())
+    assert whole.shape == (2, 9 * model.model.codec.frame_samples)
     parts, state = [], silence()
     for first, stop in ((0, 1), (1, 4), (4, 9)):
-        part, state = model.codec.decode(codes[:, first:stop], state)
+        part, state = model.model.codec.decode(codes[:, first:stop], state)
         parts.append(part)
     assert error(torch.cat(parts, 1), whole.numpy()) < 1e-5

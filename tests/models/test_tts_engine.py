@@ -17,7 +17,7 @@ from izwi.engine.engine import Engine
 from izwi.inputs.speech import ReferenceClip, SpeechInput
 from izwi.request.request import Chunk, Reason, Request
 from izwi_models.qwen3_tts import FAMILY
-from izwi_models.qwen3_tts.model import Qwen3TTS
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_tts import CLIP, FORMS, GOLDEN, KINDS, ask_of, clip_codes
 from tests.models.tiny_tts import write_tiny_tts
 
@@ -34,11 +34,10 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def load(folder: Path, kind: str) -> tuple[Qwen3TTS, Engine]:
+def load(folder: Path, kind: str) -> tuple[Checkpoint, Engine]:
     backend = torch_backend("cpu", "float32")
-    model = FAMILY.load(write_tiny_tts(folder, kind, int(GOLDEN["seed"])), backend)
-    assert isinstance(model, Qwen3TTS)
-    return model, Engine({"tiny": model}, backend, CONFIG)
+    model = load_checkpoint(FAMILY, write_tiny_tts(folder, kind, int(GOLDEN["seed"])), backend)
+    return model, Engine({"tiny": model.model}, backend, CONFIG)
 
 
 def finish(engine: Engine, requests: list[Request]) -> dict[str, list[Chunk]]:
@@ -64,16 +63,16 @@ def joined(chunks: list[Chunk]) -> tuple[np.ndarray, np.ndarray]:
     return codes, np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
 
 
-def decode(model: Qwen3TTS, codes: np.ndarray) -> np.ndarray:
+def decode(model: Checkpoint, codes: np.ndarray) -> np.ndarray:
     """The one-shot decode of (frames, codebooks)."""
     kinds = {"float": torch.float32, "int64": torch.int64}
     state = {
         name: torch.zeros((1, *spec.shape), dtype=kinds[spec.dtype])
-        for name, spec in model.codec.state.items()
+        for name, spec in model.model.codec.state.items()
     }
     with torch.inference_mode():
         return np.asarray(
-            model.codec.decode(torch.from_numpy(codes[None].astype(np.int64)), state)[0][0]
+            model.model.codec.decode(torch.from_numpy(codes[None].astype(np.int64)), state)[0][0]
         )
 
 
@@ -91,7 +90,7 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
     requests = []
     for name in names:
         ask = replace(ask_of(FORMS[name]), max_new_tokens=FRAMES + 1)
-        requests.append(model.prepare_speech(name, "tiny", ask))
+        requests.append(model.frontend.prepare_speech(name, "tiny", ask))
     chunks = finish(engine, requests)
     for name in names:
         codes, pcm = joined(chunks[name])
@@ -99,7 +98,7 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
         assert chunks[name][-1].reason is Reason.LENGTH
         frames = FORMS[name].get("clip", 0)
         heard = np.concatenate([clip_codes(frames), codes]) if frames else codes
-        expected = decode(model, heard)[frames * model.codec.frame_samples :]
+        expected = decode(model, heard)[frames * model.model.codec.frame_samples :]
         assert pcm.shape == expected.shape
         assert np.abs(pcm - expected).max() < 1e-5, name
 
@@ -107,10 +106,10 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
 def test_a_clip_is_encoded_by_the_engine(tmp_path: Path) -> None:
     model, engine = load(tmp_path, "both")
     clip = ReferenceClip(CLIP, "in the rain")
-    made = finish(engine, [model.prepare_voice("v", "tiny", clip.samples, clip.text)])
-    voice = model.read_voice(made["v"][-1].encoded, clip.text)
+    made = finish(engine, [model.frontend.prepare_voice("v", "tiny", clip.samples, clip.text)])
+    voice = model.frontend.read_voice(made["v"][-1].encoded, clip.text)
     requests = [
-        model.prepare_speech(
+        model.frontend.prepare_speech(
             name, "tiny", SpeechInput("Hello.", spoken, temperature=0.0, max_new_tokens=9)
         )
         for name, spoken in (("clip", clip), ("voice", voice))

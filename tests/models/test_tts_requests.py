@@ -19,30 +19,30 @@ from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import Request
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.cutting import split_text
-from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import NOTHING, SPEAKER, SpeechPrompt
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 
-LoadModel = Callable[[str], Qwen3TTS]
+LoadModel = Callable[[str], Checkpoint]
 PAD, EOS_TEXT = 310, 312
 NOISE = np.random.Generator(np.random.PCG64(2)).standard_normal(24000).astype(np.float32) * 0.1
 
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> LoadModel:
-    loaded: dict[str, Qwen3TTS] = {}
+    loaded: dict[str, Checkpoint] = {}
 
-    def load_once(kind: str) -> Qwen3TTS:
+    def load_once(kind: str) -> Checkpoint:
         if kind not in loaded:
             folder = write_tiny_tts(tmp_path_factory.mktemp(kind), kind)
-            loaded[kind] = FAMILY.load(folder, torch_backend("cpu", "float32"))
+            loaded[kind] = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
         return loaded[kind]
 
     return load_once
 
 
-def prepared(model: Qwen3TTS, text: str = "Hello there.", **ask: Any) -> Request:
-    return model.prepare_speech("id", "tiny", SpeechInput(text, **ask))
+def prepared(model: Checkpoint, text: str = "Hello there.", **ask: Any) -> Request:
+    return model.frontend.prepare_speech("id", "tiny", SpeechInput(text, **ask))
 
 
 def prompt_of(request: Request) -> SpeechPrompt:
@@ -159,7 +159,7 @@ def test_a_clip_is_measured_before_it_is_encoded(load: LoadModel) -> None:
 def test_instructions_reach_models_that_were_trained_on_them(
     load: LoadModel, tmp_path: Path
 ) -> None:
-    def reported(model: Qwen3TTS) -> bool:
+    def reported(model: Checkpoint) -> bool:
         prompt = prompt_of(prepared(model, instruct="Softly."))
         return bool((prompt.codec[:4] == NOTHING).all())  # else the role's three alone
 
@@ -168,12 +168,12 @@ def test_instructions_reach_models_that_were_trained_on_them(
     assert not reported(load("base"))
     small = write_tiny_tts(tmp_path, "custom_voice")
     write_json(small / "config.json", tiny_config("custom_voice") | {"tts_model_size": "0b6"})
-    assert not reported(FAMILY.load(small, torch_backend("cpu", "float32")))
+    assert not reported(load_checkpoint(FAMILY, small, torch_backend("cpu", "float32")))
 
 
 def test_languages_by_name_or_code(load: LoadModel) -> None:
     model = load("custom_voice")
-    assert model.languages == ("chinese", "english", "german")
+    assert model.frontend.languages == ("chinese", "english", "german")
     for asked, index in (("English", 66), ("en", 66), ("zh", 71), ("sichuan_dialect", 78)):
         assert index in prompt_of(prepared(model, voice="ryan", language=asked)).codec
     assert 78 in prompt_of(prepared(model, voice="eric")).codec  # speaks his dialect
@@ -218,11 +218,11 @@ def test_pieces_end_where_a_speaker_would_pause(text: str, pieces: list[str]) ->
 
 
 def test_a_checkpoint_may_limit_its_text(load: LoadModel, tmp_path: Path) -> None:
-    assert load("base").split_text("One. " * 100 + "\n") == [("One. " * 100).strip()]
+    assert load("base").frontend.split_text("One. " * 100 + "\n") == [("One. " * 100).strip()]
     folder = write_tiny_tts(tmp_path, "base")
     write_json(folder / "config.json", tiny_config("base") | {"max_text_characters": 9})
-    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
-    assert model.split_text("One. Two. Three.") == ["One. Two.", "Three."]
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
+    assert model.frontend.split_text("One. Two. Three.") == ["One. Two.", "Three."]
 
 
 def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def test_the_error_names_a_missing_key(tmp_path: Path, key: str) -> None:
     folder = write_tiny_tts(tmp_path, "base")
     write_json(folder / "config.json", _without(tiny_config("base"), key))
     with pytest.raises(CheckpointError, match=key.rpartition(".")[2]):
-        FAMILY.load(folder, torch_backend("cpu", "float32"))
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
 def _edit(folder: Path, name: str, change: dict[str, Any]) -> None:
@@ -272,7 +272,7 @@ def test_inconsistent_checkpoint_is_refused_by_name(
     folder = write_tiny_tts(tmp_path, "base")
     _edit(folder, name, change)
     with pytest.raises(CheckpointError, match=message):
-        FAMILY.load(folder, torch_backend("cpu", "float32"))
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_talker_that_is_not_computed_is_named(
         {"talker_config": tiny_config("custom_voice")["talker_config"] | change},
     )
     with pytest.raises(CheckpointError, match=message):
-        FAMILY.load(folder, torch_backend("cpu", "float32"))
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
 def test_a_speaker_may_be_spelled_in_any_case(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_speaker_may_be_spelled_in_any_case(tmp_path: Path) -> None:
     index = talker["spk_id"].pop("ryan")
     talker["spk_id"]["Ryan"] = index
     _edit(folder, "config.json", {"talker_config": talker})
-    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
     assert index in prompt_of(prepared(model, "Hi", voice="rYAN")).codec
 
 
@@ -310,13 +310,13 @@ def test_the_codec_must_speak_the_talkers_codes(tmp_path: Path) -> None:
     talker = tiny_config("base")["talker_config"] | {"vocab_size": 3072}
     _edit(folder, "config.json", {"talker_config": talker})
     with pytest.raises(CheckpointError, match="codebooks of 64"):
-        FAMILY.load(folder, torch_backend("cpu", "float32"))
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
 def test_generation_config_falls_back_as_the_reference_does(tmp_path: Path) -> None:
     folder = write_tiny_tts(tmp_path, "base")
     write_json(folder / "generation_config.json", {"do_sample": False})
-    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
     request = prepared(model, "x" * 300)
     assert request.sampling.temperature == 0.0
     assert request.codebook_sampling.temperature == 0.9
@@ -329,7 +329,7 @@ def test_dialects_must_be_languages(tmp_path: Path) -> None:
     talker["spk_is_dialect"]["eric"] = "bavarian_dialect"
     _edit(folder, "config.json", {"talker_config": talker})
     with pytest.raises(CheckpointError, match="eric"):
-        FAMILY.load(folder, torch_backend("cpu", "float32"))
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
 def test_pad_goes_beside_a_clip_longer_than_its_text(load: LoadModel) -> None:

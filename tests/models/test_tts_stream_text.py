@@ -28,6 +28,7 @@ from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
 from izwi_models.qwen3_tts.spoken import sentences
 from tests.examples import examples
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_text_cuts import cut, prose
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 from tests.models.tts_loop import Cache, PackedContext, start
@@ -44,20 +45,20 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-LoadModel = Callable[..., Qwen3TTS]
+LoadModel = Callable[..., Checkpoint]
 Codes = dict[str, list[tuple[int, ...]]]  # by request
 
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> LoadModel:
-    loaded: dict[str, Qwen3TTS] = {}
+    loaded: dict[str, Checkpoint] = {}
 
-    def load_once(kind: str, **change: Any) -> Qwen3TTS:
+    def load_once(kind: str, **change: Any) -> Checkpoint:
         name = f"{kind}{sorted(change.items())}"
         if name not in loaded:
             folder = write_tiny_tts(tmp_path_factory.mktemp(kind), kind)
             write_json(folder / "config.json", tiny_config(kind) | change)
-            loaded[name] = FAMILY.load(folder, torch_backend("cpu", "float32"))
+            loaded[name] = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
         return loaded[name]
 
     return load_once
@@ -84,9 +85,9 @@ LIMITS = {
 }
 
 
-def written(model: Qwen3TTS, pieces: list[str], ask: SpeechInput) -> list[TextPart]:
+def written(model: Checkpoint, pieces: list[str], ask: SpeechInput) -> list[TextPart]:
     """All parts that a text gives, one a piece."""
-    stream = model.text_stream("id", "tiny", ask)
+    stream = model.frontend.text_stream("id", "tiny", ask)
     parts = [part for piece in pieces for part in stream.write(piece)]
     whole: dict[int, TextPart] = {}
     for part in [*parts, *stream.close()]:
@@ -124,18 +125,18 @@ def test_written_text_is_the_whole_text(
             written(model, cut(text, data), ask)
         return
     parts = written(model, cut(text, data), ask)
-    pieces = model.split_text(text)
+    pieces = model.frontend.split_text(text)
     assert len(parts) == len(pieces)
     for number, (part, piece) in enumerate(zip(parts, pieces, strict=True)):
-        whole = model.prepare_speech(f"id-{number}", "tiny", replace(ask, text=piece))
+        whole = model.frontend.prepare_speech(f"id-{number}", "tiny", replace(ask, text=piece))
         assert part.request is not None
         assert part.request_id == part.request.request_id == whole.request_id
         assert layout(part.request, part.ids) == layout(whole)
         sequence = closed(part)
-        assert model.max_entries(sequence) == whole.max_entries
+        assert model.model.max_entries(sequence) == whole.max_entries
         assert part.request.max_entries >= whole.max_entries
         assert part.request.sampling == whole.sampling
-        again = model.prepare_speech(f"id-{number}", "tiny", part.request.ask)
+        again = model.frontend.prepare_speech(f"id-{number}", "tiny", part.request.ask)
         assert layout(again) == layout(part.request)
         assert (again.max_entries, again.open_input) == (
             part.request.max_entries,
@@ -155,21 +156,21 @@ def test_a_piece_that_waits_for_its_text_is_what_it_is_without_a_stream(load: Lo
     text = "One 2 three. And some more words than one piece can hold."
     ask = SpeechInput("", "ryan", text_mode=TextMode.FULL)
     parts = written(model, list(text), ask)
-    for part, piece in zip(parts, model.split_text(text), strict=True):
+    for part, piece in zip(parts, model.frontend.split_text(text), strict=True):
         assert part.request is not None
         assert part.ids == ()
         assert not part.request.open_input
         assert isinstance(part.request.ask, SpeechInput)
         assert part.request.ask.text == piece
-        whole = model.prepare_speech("id", "tiny", replace(ask, text=piece))
+        whole = model.frontend.prepare_speech("id", "tiny", replace(ask, text=piece))
         assert layout(part.request) == layout(whole)
         assert part.request.max_entries == whole.max_entries
 
 
 def test_speech_begins_long_before_the_text_is_complete(load: LoadModel) -> None:
-    def first(model: Qwen3TTS, text: str) -> str:
+    def first(model: Checkpoint, text: str) -> str:
         """What was written when the request came."""
-        stream = model.text_stream("id", "tiny", SpeechInput("", "ryan"))
+        stream = model.frontend.text_stream("id", "tiny", SpeechInput("", "ryan"))
         return next(text[: n + 1] for n in range(len(text)) if stream.write(text[n]))
 
     assert first(load("custom_voice"), "The train leaves at 7.") == "The t"
@@ -188,12 +189,12 @@ def test_text_may_be_cut_between_the_halves_of_a_character(load: LoadModel) -> N
 def test_text_stream_refuses_invalid_options_before_any_text(load: LoadModel) -> None:
     model = load("both")
     with pytest.raises(VoiceNotFound):
-        model.text_stream("id", "tiny", SpeechInput("", "nobody"))
+        model.frontend.text_stream("id", "tiny", SpeechInput("", "nobody"))
     with pytest.raises(InvalidRequest) as caught:
-        model.text_stream("id", "tiny", SpeechInput("", temperature=-1.0))
+        model.frontend.text_stream("id", "tiny", SpeechInput("", temperature=-1.0))
     assert caught.value.param == "temperature"
     with pytest.raises(InvalidRequest) as caught:
-        model.text_stream("id", "tiny", SpeechInput("", max_new_tokens=1))
+        model.frontend.text_stream("id", "tiny", SpeechInput("", max_new_tokens=1))
     assert caught.value.param == "max_new_tokens"
     clip = ReferenceClip(np.tile(NOISE, 100), "la " * 2000)
     with pytest.raises(TooLarge):
@@ -256,16 +257,16 @@ TEXT = "We said. 12 words are here, and they go on for long enough to be waited 
 
 
 @pytest.fixture(scope="module")
-def codes_at_once(load: LoadModel) -> Callable[[Qwen3TTS, SpeechInput], Codes]:
+def codes_at_once(load: LoadModel) -> Callable[[Checkpoint, SpeechInput], Codes]:
     """The codes of the whole text, computed once."""
     computed: dict[tuple[int, str], Codes] = {}
 
-    def compute(model: Qwen3TTS, ask: SpeechInput) -> Codes:
-        loop, key = Loop(model), (id(model), repr(ask))
+    def compute(model: Checkpoint, ask: SpeechInput) -> Codes:
+        loop, key = Loop(model.model), (id(model), repr(ask))
         if key not in computed:
-            for number, piece in enumerate(model.split_text(TEXT)):
+            for number, piece in enumerate(model.frontend.split_text(TEXT)):
                 asked = replace(ask, text=piece)
-                loop.submit(model.prepare_speech(f"id-{number}", "tiny", asked))
+                loop.submit(model.frontend.prepare_speech(f"id-{number}", "tiny", asked))
             computed[key] = loop.finish()
         return computed[key]
 
@@ -280,7 +281,7 @@ def codes_at_once(load: LoadModel) -> Callable[[Qwen3TTS, SpeechInput], Codes]:
 )
 def test_codes_are_those_of_the_whole_text(
     load: LoadModel,
-    codes_at_once: Callable[[Qwen3TTS, SpeechInput], Codes],
+    codes_at_once: Callable[[Checkpoint, SpeechInput], Codes],
     voice: str,
     limit: str,
     temperature: float,
@@ -290,8 +291,8 @@ def test_codes_are_those_of_the_whole_text(
     model = load(asked.pop("kind"), **LIMITS[limit])
     asked |= {"temperature": temperature, "seed": 11, "max_new_tokens": 16}
     ask = SpeechInput("", text_mode=TextMode.STREAMING, **asked)
-    beside = Loop(model)
-    stream = model.text_stream("id", "tiny", ask)
+    beside = Loop(model.model)
+    stream = model.frontend.text_stream("id", "tiny", ask)
     for piece in cut(TEXT, data):
         beside.take(stream.write(piece))
         for _ in range(data.draw(st.integers(0, 12))):
@@ -302,25 +303,28 @@ def test_codes_are_those_of_the_whole_text(
 
 def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load: LoadModel) -> None:
     model = load("custom_voice")
-    loop, stream = Loop(model), model.text_stream("id", "tiny", SpeechInput("", "ryan", seed=1))
+    loop, stream = (
+        Loop(model.model),
+        model.frontend.text_stream("id", "tiny", SpeechInput("", "ryan", seed=1)),
+    )
     loop.take(stream.write("Hello there "))
     sequence = loop.sequences["id-0"]
     while loop.step():
         pass
-    known = model.positions_ready(sequence)
+    known = model.model.positions_ready(sequence)
     assert known == sequence.num_positions - 1
     assert len(sequence.emitted) == len(sequence.input.written) + 1
     rows = [Row(sequence, sequence.kv.num_computed, sequence.num_positions)]
     with pytest.raises(ValueError, match="not written"):
         step(
-            model,
-            model._ops,
+            model.model,
+            model.model._ops,
             rows,
             PackedContext(rows, loop.cache),
             lambda logits, _: logits.argmax(-1),
         )
     with pytest.raises(ValueError, match="not written"):
-        model.content_keys(sequence, 0, sequence.num_positions)
+        model.model.content_keys(sequence, 0, sequence.num_positions)
     assert loop.step() == 0
     loop.take(stream.write("friend "))
     assert loop.step() == 1
@@ -347,14 +351,16 @@ def test_content_keys_are_equal_where_the_inputs_are(load: LoadModel) -> None:
     frames = [tuple(range(n, n + 16)) for n in range(6)]
     for name, fields in asks.items():
         ask = SpeechInput("Hello.", **({"text_mode": TextMode.STREAMING} | fields))
-        sequence = Sequence(model.prepare_speech(name, "tiny", ask), 0)
+        sequence = Sequence(model.frontend.prepare_speech(name, "tiny", ask), 0)
         sequence.emitted = list(frames)
         count = sequence.num_positions
-        keys[name] = model.content_keys(sequence, 0, count)
+        keys[name] = model.model.content_keys(sequence, 0, count)
         assert len(keys[name]) == count
         assert all(0 <= key < 1 << 63 for key in keys[name])
         for middle in range(count):
-            parts = [model.content_keys(sequence, *part) for part in ((0, middle), (middle, count))]
+            parts = [
+                model.model.content_keys(sequence, *part) for part in ((0, middle), (middle, count))
+            ]
             assert parts[0] + parts[1] == keys[name]
     assert keys["plain"] == keys["again"]
     assert keys["clip"] == keys["same clip"]
@@ -376,11 +382,13 @@ def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
     ):
         for text in ("Hello there.", "there Hello."):
             ask = SpeechInput(text, text_mode=TextMode.STREAMING, **fields)
-            sequence = start(model, model.prepare_speech(f"{seed}{text}", "tiny", ask))
+            sequence = start(
+                model.model, model.frontend.prepare_speech(f"{seed}{text}", "tiny", ask)
+            )
             sequence.emitted = [tuple([n % 3] * 16) for n in range(16)]
             count = sequence.num_positions
             fed = fed_to_talker(model, sequence)
-            keys = model.content_keys(sequence, 0, count)
+            keys = model.model.content_keys(sequence, 0, count)
             rows += zip(keys, [row.tobytes() for row in fed], strict=True)
     by_key: dict[int, set[bytes]] = {}
     for key, row in rows:
@@ -389,15 +397,15 @@ def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
     assert len(by_key) == len({row for _, row in rows})
 
 
-def fed_to_talker(model: Qwen3TTS, sequence: Sequence) -> np.ndarray:
+def fed_to_talker(model: Checkpoint, sequence: Sequence) -> np.ndarray:
     """(positions, hidden) rounded, one position at a time so that batching does not show."""
     from izwi_models.qwen3_tts.embedding import Positions
 
     fed = []
     for position in range(sequence.num_positions):
         positions = Positions()
-        model._add(positions, Row(sequence, position, position + 1))
-        x = positions.embed(model._ops, model._weights, model._pad)
+        model.model._add(positions, Row(sequence, position, position + 1))
+        x = positions.embed(model.model._ops, model.model._weights, model.model._pad)
         fed.append(np.asarray(x)[0].round(4) + 0.0)
     return np.stack(fed)
 
@@ -405,11 +413,11 @@ def fed_to_talker(model: Qwen3TTS, sequence: Sequence) -> np.ndarray:
 def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     """Words of a sentence reach the model before the sentence is complete."""
     folder = Path(__file__).parents[2] / "models" / "izwi_models" / "tiny" / "izwi-tiny-tts"
-    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
     text = "Dr. Smith paid $4.50, and that was all he had. Then he left."
     ask = SpeechInput("", "amber", seed=5)
-    loop, at_once = Loop(model), Loop(model)
-    stream = model.text_stream("id", "tiny", ask)
+    loop, at_once = Loop(model.model), Loop(model.model)
+    stream = model.frontend.text_stream("id", "tiny", ask)
     for number, character in enumerate(text):
         loop.take(stream.write(character))
         loop.step()
@@ -417,8 +425,10 @@ def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
             assert any(sequence.emitted for sequence in loop.sequences.values())
     loop.take(stream.close())
     whole = replace(ask, text_mode=TextMode.STREAMING)
-    for number, piece in enumerate(model.split_text(text)):
-        at_once.submit(model.prepare_speech(f"id-{number}", "tiny", replace(whole, text=piece)))
+    for number, piece in enumerate(model.frontend.split_text(text)):
+        at_once.submit(
+            model.frontend.prepare_speech(f"id-{number}", "tiny", replace(whole, text=piece))
+        )
     assert loop.finish() == at_once.finish()
 
 
@@ -428,4 +438,4 @@ def test_turn_ids_that_begin_no_turn_are_refused(
 ) -> None:
     ask = SpeechInput("", "ryan", text_mode=TextMode.STREAMING, turn_ids=turn_ids)
     with pytest.raises(InvalidRequest, match="turn_ids"):
-        load("custom_voice").prepare_speech("id", "tiny", ask)
+        load("custom_voice").frontend.prepare_speech("id", "tiny", ask)

@@ -11,14 +11,15 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.model.protocol import UNKNOWN, Row
 from izwi.request.sequence import Sequence
 from tests.models.kinds import KINDS, request_of
+from tests.models.loading import load_checkpoint
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
     family, write = KINDS[name]
     backend = torch_backend("cpu", "float32")
-    model = family.load(write(tmp_path / "m"), backend)
-    one, other = (Sequence(request_of(family, model, i), i) for i in range(2))
+    frontend, model = load_checkpoint(family, write(tmp_path / "m"), backend)
+    one, other = (Sequence(request_of(family, frontend, i), i) for i in range(2))
     for sequence in (one, other):
         sequence.emitted = [(5 + k,) * model.tracks[0].num_codebooks for k in range(4)]
     last = [Row(s, s.num_prompt + 3, s.num_prompt + 4) for s in (one, other)]

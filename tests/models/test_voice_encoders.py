@@ -20,10 +20,10 @@ from izwi_models import FAMILIES
 from izwi_models.qwen3_codec import codec_config, encoder, prepare, tensor_shapes
 from izwi_models.qwen3_tts.config import SpeakerEncoderConfig
 from izwi_models.qwen3_tts.config import _speaker_shapes as speaker_shapes
-from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import ENCODE_CODES, ENCODE_SPEAKER
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
+from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_tts import write_tiny_tts
 from tests.random_weights import random_weights
@@ -46,15 +46,13 @@ def _no_grad() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def load(folder: Path) -> Qwen3TTS:
+def load(folder: Path) -> Checkpoint:
     family = next(family for family in FAMILIES if family.model_type == "qwen3_tts")
-    loaded = family.load(folder, TorchBackend(OPS))
-    assert isinstance(loaded, Qwen3TTS)
-    return loaded
+    return load_checkpoint(family, folder, TorchBackend(OPS))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Qwen3TTS:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return load(write_tiny_tts(tmp_path_factory.mktemp("tiny") / "base", "base"))
 
 
@@ -70,27 +68,27 @@ def padded(pieces: list[Float32], shape: tuple[int, ...], seed: int) -> torch.Te
     return values
 
 
-def assert_codes_of_each_alone(model: Qwen3TTS, lengths: list[int], seed: int) -> None:
+def assert_codes_of_each_alone(model: Checkpoint, lengths: list[int], seed: int) -> None:
     clips = [clip(n, seed + i) for i, n in enumerate(lengths)]
-    codes = model.padded_encoders[ENCODE_CODES]
+    codes = model.model.padded_encoders[ENCODE_CODES]
     together = codes.encode_padded(padded(clips, (LONGEST,), seed), torch.tensor(lengths))
     for row, piece in zip(together, clips, strict=True):
-        (alone,) = model.encode([EncodeInput(ENCODE_CODES, piece)])
+        (alone,) = model.model.encode([EncodeInput(ENCODE_CODES, piece)])
         assert torch.equal(codes.unpadded(row, len(piece)), alone), len(piece)
 
 
-def test_codes_of_padded_clips_at_awkward_lengths(model: Qwen3TTS) -> None:
+def test_codes_of_padded_clips_at_awkward_lengths(model: Checkpoint) -> None:
     assert_codes_of_each_alone(model, [*SAMPLES, LONGEST], seed=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_codes_of_padded_clips_of_any_length(model: Qwen3TTS, seed: int) -> None:
+def test_codes_of_padded_clips_of_any_length(model: Checkpoint, seed: int) -> None:
     rng = np.random.default_rng(seed)
     assert_codes_of_each_alone(model, rng.integers(1, LONGEST, 8).tolist(), 100 * seed)
 
 
 def test_codes_of_clips_that_are_convolved_in_parts(
-    model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch
+    model: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder, "_MOST_SAMPLES", 2 * LONGEST + 1)
     assert_codes_of_each_alone(model, [24001, 30000, LONGEST, 961, 7000], seed=7)
@@ -99,15 +97,15 @@ def test_codes_of_clips_that_are_convolved_in_parts(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_vectors_of_padded_clips(model: Qwen3TTS, seed: int) -> None:
+def test_vectors_of_padded_clips(model: Checkpoint, seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = [*FRAMES, *rng.integers(5, 188, 6).tolist()]
     mels = [speaker_log_mel(clip(256 * n, 100 * seed + i)) for i, n in enumerate(lengths)]
     assert [len(mel) for mel in mels] == lengths
-    speakers = model.padded_encoders[ENCODE_SPEAKER]
+    speakers = model.model.padded_encoders[ENCODE_SPEAKER]
     together = speakers.encode_padded(padded(mels, (188, 128), seed), torch.tensor(lengths))
     for row, mel in zip(together, mels, strict=True):
-        (alone,) = model.encode([EncodeInput(ENCODE_SPEAKER, mel)])
+        (alone,) = model.model.encode([EncodeInput(ENCODE_SPEAKER, mel)])
         difference = (speakers.unpadded(row, len(mel)) - alone).abs().max()
         assert difference < NEAR * alone.abs().max(), len(mel)
 
@@ -140,10 +138,12 @@ def test_vectors_of_padded_clips_at_the_published_size() -> None:
         assert (vector - alone).abs().max() < NEAR * alone.abs().max()
 
 
-def test_buckets_of_clips(model: Qwen3TTS) -> None:
-    assert isinstance(model, EncodesPadded)
-    seconds = [shape[0] / 24_000 for shape in model.padded_encoders[ENCODE_CODES].shapes]
-    frames = [shape[0] * 256 / 24_000 for shape in model.padded_encoders[ENCODE_SPEAKER].shapes]
+def test_buckets_of_clips(model: Checkpoint) -> None:
+    assert isinstance(model.model, EncodesPadded)
+    seconds = [shape[0] / 24_000 for shape in model.model.padded_encoders[ENCODE_CODES].shapes]
+    frames = [
+        shape[0] * 256 / 24_000 for shape in model.model.padded_encoders[ENCODE_SPEAKER].shapes
+    ]
     for longest, of_codes, of_speakers in zip((1, 2, 4, 8, 15, 30), seconds, frames, strict=True):
         assert longest <= of_codes < longest + 0.08
         assert longest <= of_speakers < longest + 0.011
@@ -163,18 +163,18 @@ def test_only_what_can_be_asked_for_is_padded(
     path = write_tiny_tts(tmp_path / kind, kind) / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | own), encoding="utf-8")
-    assert load(path.parent).padded_encoders.keys() == kinds
+    assert load(path.parent).model.padded_encoders.keys() == kinds
 
 
-def test_gradients_pass_by_the_pads(model: Qwen3TTS) -> None:
+def test_gradients_pass_by_the_pads(model: Checkpoint) -> None:
     """Training on padded clips is training on the clips."""
-    config = model._config.speaker_encoder_config
+    config = model.frontend._config.speaker_encoder_config
     assert config is not None
     mel = torch.from_numpy(padded([speaker_log_mel(clip(256 * 50))], (70, 128), 1).numpy())
     with torch.enable_grad():
         mel.requires_grad_()
         lengths = torch.tensor([50])
-        speaker_embedding(OPS, model._weights, config, mel, lengths).sum().backward()
+        speaker_embedding(OPS, model.model._weights, config, mel, lengths).sum().backward()
     assert mel.grad is not None
     assert mel.grad[0, :50].abs().sum(-1).all()
     assert not mel.grad[0, 50:].any()

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from izwi.backends.torch.backend import torch_backend
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
 from izwi.sandbox.chat_template import ChatTemplate
@@ -106,6 +105,6 @@ def test_a_template_without_text_is_refused(tmp_path, source):
     folder = write_tiny_chat(tmp_path / "empty")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": source}))
-    model = FAMILY.load(folder, torch_backend("cpu"))
+    model = FAMILY.load_frontend(folder)
     with pytest.raises(InvalidRequest, match="the chat template rendered an empty prompt"):
         model.prepare_chat("r", "empty", HI)

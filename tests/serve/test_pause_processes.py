@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.registry import Registry, find
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
@@ -137,7 +136,7 @@ def opened(request, tmp_path):
 @pytest.fixture(scope="module")
 def prepare():
     """Make requests without weights, as an API server does."""
-    registry = Registry(WeightlessBackend())
+    registry = Registry()
     registry.load(TTS)
     model = registry.speech(TTS)
 
@@ -243,9 +242,9 @@ async def test_a_killed_engine_costs_paused_and_running_requests_a_pause(tmp_pat
 
 async def test_models_come_and_go_or_the_client_says_that_they_do_not(opened):
     async with opened as client:
-        registry = Registry(WeightlessBackend())
+        registry = Registry(torch_backend("cpu", "float32"))
         registry.load(TTS)
         with pytest.raises(InvalidRequest):  # the name is taken, or nothing comes at all
-            await client.add(TTS, registry.model(TTS))
+            await client.add(TTS, registry.models[TTS])
         with pytest.raises((ModelNotFound, InvalidRequest)):
             await client.remove("not there")

@@ -346,16 +346,17 @@ async def test_an_api_server_has_no_torch():
         "find('izwi-tiny-tts')\n"  # as a supervisor does
         "print('izwi_models' in sys.modules)\n"
         "import izwi_api.serve.api_server_process\n"
-        "from izwi.checkpoints.weightless import WeightlessBackend\n"
         "from izwi.checkpoints.registry import Registry\n"
-        "registry = Registry(WeightlessBackend())\n"
+        "registry = Registry()\n"
         f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
+        "registry.load('izwi-tiny-chat')\n"
         "from izwi.inputs.speech import SpeechInput\n"
         f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"
-        "print([name for name in ('torch', 'triton', 'transformers') if name in sys.modules])"
+        "print([name for name in ('torch', 'triton', 'transformers') if name in sys.modules])\n"
+        "print([m for m in sys.modules if m.startswith('izwi_models.') and m.endswith('.model')])"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
     )
     reported, _ = await process.communicate()
-    assert reported.decode().split() == ["False", "[]"]
+    assert reported.decode().split() == ["False", "[]", "[]"]

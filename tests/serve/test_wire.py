@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from izwi import errors
 from izwi.checkpoints.registry import Registry, families
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.errors import (
     ContextTooLong,
     EngineFault,
@@ -85,7 +84,7 @@ def crossed(request, codec=CODEC, **options):
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     root = tmp_path_factory.mktemp("described")
-    registry = Registry(WeightlessBackend())
+    registry = Registry()
     for kind in ("custom_voice", "base", "voice_design"):
         (root / kind).mkdir()
         registry.load(str(write_tiny_tts(root / kind, kind)))

@@ -18,7 +18,7 @@ from izwi_api.environment import read_settings
 from izwi_api.http.errors import caller_is_own_process
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.app import create_app
-from izwi_api.services.no_models import without_models
+from izwi_api.services.models.no_models import without_models
 from izwi_api.settings import Access, Settings
 
 T = TypeVar("T")

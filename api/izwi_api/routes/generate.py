@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from izwi.errors import IzwiError
 from izwi.inputs.chat import ChatInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import ChatModel
+from izwi.model.frontend import ChatFrontend
 from izwi.request.request import Reason
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
@@ -59,7 +59,7 @@ async def _generate(services: Services, body: GenerateBody) -> Response:
 
 @asynccontextmanager
 async def _opened(
-    model: ServedModel[ChatModel], asks: Sequence[ChatInput], params: SamplingOptions
+    model: ServedModel[ChatFrontend], asks: Sequence[ChatInput], params: SamplingOptions
 ) -> AsyncGenerator[list[ChatAnswer]]:
     """Start all answers, those of one prompt together."""
     answers: list[ChatAnswer] = []

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
-from izwi.model.protocol import ChatModel
+from izwi.model.frontend import ChatFrontend
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
@@ -63,7 +63,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
 
 
 async def _opened_events(
-    model: ServedModel[ChatModel],
+    model: ServedModel[ChatFrontend],
     ask: ChatInput,
     writer: ResponseWriter,
     kept: StoredResponses | None,

@@ -13,7 +13,7 @@ from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.inputs.speech import SpeechInput
 from izwi.model.alignment import AlignedWord
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
@@ -72,7 +72,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
 
 
 async def _audio(
-    model: ServedModel[SpeechModel], body: SpeechBody, ask: SpeechInput
+    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: SpeechInput
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
@@ -94,7 +94,7 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 
 
 async def _events(
-    model: ServedModel[SpeechModel],
+    model: ServedModel[SpeechFrontend],
     body: SpeechBody,
     ask: SpeechInput,
     timing: tuple[Aligner, str | None] | None,
@@ -110,7 +110,7 @@ async def _events_of(
     speech: Speech, timed: TimedSpeech | None, body: SpeechBody
 ) -> AsyncGenerator[bytes]:
     encoder = stream_encoder(body.response_format, speech.sample_rate)
-    codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
+    codes = CollectedCodes(timed or speech, speech.audio_entries) if body.include_codes else None
     begun = False
     try:
         async with aclosing(encoded_audio(codes or timed or speech, encoder, body.speed)) as pieces:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from izwi.audio.resample import resampling_of
 from izwi.inputs.chat import AnswerText
 from izwi.inputs.conversation import ConversationInput
-from izwi.model.protocol import ConversationModel
+from izwi.model.frontend import ConversationFrontend
 from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
 from izwi_api.services.chat.speech_to_speech import open_conversation
@@ -44,7 +44,7 @@ async def answer_aloud(services: Services, values: object) -> Response:
 @asynccontextmanager
 async def _opened(
     kept: StoredAnswers,
-    model: ServedModel[ConversationModel],
+    model: ServedModel[ConversationFrontend],
     body: SpokenChatBody,
     ask: ConversationInput,
 ) -> AsyncGenerator[Spoken[AnswerText]]:
@@ -66,7 +66,7 @@ async def _keep_nothing() -> None:
 
 
 async def _ask(
-    services: Services, model: ServedModel[ConversationModel], body: SpokenChatBody
+    services: Services, model: ServedModel[ConversationFrontend], body: SpokenChatBody
 ) -> ConversationInput:
     resampling = resampling_of(model.frontend)
     return ConversationInput(

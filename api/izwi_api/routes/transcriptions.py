@@ -13,7 +13,7 @@ from izwi.audio.resample import resampling_of
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.alignment import AlignedWord
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
 from izwi_api.http.errors import error_line
@@ -103,7 +103,7 @@ async def _opened(
     services: Services,
     form: Form,
     fields: TranscriptionForm,
-    model: ServedModel[TranscriptionModel],
+    model: ServedModel[TranscriptionFrontend],
     aligner: Aligner | None,
     upload: Upload,
 ) -> AsyncGenerator[Transcription]:

@@ -14,7 +14,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from izwi.checkpoints.registry import Registry
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.host.allocator import IDLE_S, settle, trim
 from izwi_api.http.app_state import AppState
 from izwi_api.http.drain import Drain
@@ -101,9 +100,9 @@ class ApiServer(Server):
 LoadModels = Callable[[ApiServerSpec], Registry]
 
 
-def load_weightless_models(spec: ApiServerSpec) -> Registry:
-    """Read checkpoints without weights. Raises IzwiError."""
-    registry = Registry(WeightlessBackend())
+def load_frontends(spec: ApiServerSpec) -> Registry:
+    """Read configurations and tokenizers. Raises IzwiError."""
+    registry = Registry()
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
     return registry
@@ -147,7 +146,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
     ApiServer(config, state.drain, spec.drain_s, control, engine).run(listen_sockets)
 
 
-def main(load: LoadModels = load_weightless_models) -> None:
+def main(load: LoadModels = load_frontends) -> None:
     """Run as the supervisor specifies.
 
     Args:

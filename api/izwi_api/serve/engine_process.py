@@ -17,12 +17,13 @@ import zmq
 
 from izwi.backends.choice import open_backend
 from izwi.backends.protocol import ArrayBackend
-from izwi.checkpoints.registry import Registry
+from izwi.checkpoints.registry import Registry, load_model
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import SteppingThread
 from izwi.engine_client.output_stream import failure
 from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.host.allocator import settle
+from izwi.model.protocol import Model
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
@@ -236,7 +237,7 @@ class ApiServerConnections:
 
 
 # Returns the models, their backend, and the bytes of the weights of each, as far as known.
-LoadModels = Callable[[EngineSpec], tuple[Registry, ArrayBackend, Mapping[str, int]]]
+LoadModels = Callable[[EngineSpec], tuple[Mapping[str, Model], ArrayBackend, Mapping[str, int]]]
 
 
 def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
@@ -246,8 +247,8 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         IzwiError: A model or a setting cannot be used.
         OSError: The recording cannot be written.
     """
-    registry, backend, weight_bytes = load(spec)
-    engine = Engine(registry.models, backend, spec.config, weight_bytes=weight_bytes)
+    models, backend, weight_bytes = load(spec)
+    engine = Engine(models, backend, spec.config, weight_bytes=weight_bytes)
     context: Context = zmq.Context.instance()
     # exit at once, whatever state the device is in: for the supervisor it is as if it was killed
     lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))
@@ -255,7 +256,11 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     commands.bind(spec.address)
     settle()
     log_memory(engine.load)
-    recording = recorded(lines.thread, spec.record, registry, backend, spec.runtime)
+    readers = Registry()  # of what a recording has as text
+    if spec.record is not None:
+        for name, folder in spec.models.items():
+            readers.load(str(folder), name)
+    recording = recorded(lines.thread, spec.record, readers, backend, spec.runtime)
     with recording:
         lines.thread.start()
         control.send(Ready())
@@ -266,15 +271,15 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
             commands.close()
 
 
-def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend, Mapping[str, int]]:
+def load_models(
+    spec: EngineSpec,
+) -> tuple[Mapping[str, Model], ArrayBackend, Mapping[str, int]]:
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
     backend = open_backend(where.device, where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
-    registry = Registry(backend)
-    for name, folder in spec.models.items():
-        registry.load(str(folder), name)
-    return registry, backend, weight_bytes
+    models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
+    return models, backend, weight_bytes
 
 
 def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:

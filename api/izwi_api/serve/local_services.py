@@ -31,12 +31,12 @@ def load_models(
     """
     backend = open_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
     registry = Registry(backend)
-    folders = dict(named(source, offline=runtime.offline) for source in sources)
-    prepare_device(backend, folders, config, runtime.weights)
+    found = {source: named(source, offline=runtime.offline) for source in sources}
+    prepare_device(backend, dict(found.values()), config, runtime.weights)
     with messages().status("loading") as status:
-        for source in sources:
+        for source, (name, folder) in found.items():
             status.update(f"loading {source}")
-            registry.load(source, offline=runtime.offline)
+            registry.load_folder(name, folder, source)
     return registry, backend
 
 

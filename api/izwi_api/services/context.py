@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from izwi.arrays import Int64
 from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, IzwiError
-from izwi.model.tracks import Track, frame_track
+from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.decoding import Decoder, InProcess
@@ -69,20 +69,19 @@ def tokens_of(chunk: Chunk) -> list[int]:
     return tokens
 
 
-def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
+def frames_of(chunk: Chunk, audio: AudioEntries) -> Int64:
     """Return the frames of a chunk that are decoded to audio, (n, codebooks) int64.
 
     Args:
         chunk: Of a model that speaks.
-        tracks: The model's.
+        audio: `SpeechFrontend.audio_entries` of the model.
     """
-    track = frame_track(tracks)
-    if chunk.tracks is None or track is None:
+    if chunk.tracks is None:
         return chunk.entries
-    frames = chunk.of_track(track)
+    frames = chunk.of_track(audio.track)
     if not len(frames):
         return frames
-    return frames[~np.isin(frames[:, 0], list(tracks[track].silent_ids))]
+    return frames[~np.isin(frames[:, 0], list(audio.silent_ids))]
 
 
 async def chunks_of(answer: Answer) -> AsyncIterator[Chunk]:

@@ -9,6 +9,10 @@ from typing import Any
 from izwi.checkpoints.folder import parse_config
 from izwi.errors import CheckpointError
 
+# Of both codecs.
+SAMPLE_RATE = 24_000  # Hz
+FRAME_SAMPLES = 1920  # 80 ms
+
 
 @dataclass(frozen=True, slots=True)
 class PreprocessorConfig:

@@ -9,8 +9,7 @@ from izwi.errors import InvalidAudio, TooLarge
 from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig, PreprocessorConfig
 from izwi_models.lfm2_audio.features import log_mel
-from izwi_models.lfm2_audio.prompt import AudioPart
-from izwi_models.lfm2_audio.segments import SEGMENT
+from izwi_models.lfm2_audio.prompt import SEGMENT, AudioPart
 
 RATE_HZ = 16_000
 # The encoder attends over a whole segment, so twice the length takes four times the memory.

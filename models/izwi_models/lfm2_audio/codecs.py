@@ -9,7 +9,12 @@ from izwi.model.layers import StateSpec
 from izwi.ops import Array, Ops, Weights
 from izwi.request.sequence import Sequence
 from izwi_models.lfm2_audio import detokenizer, mimi
-from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
+from izwi_models.lfm2_audio.audio_config import (
+    FRAME_SAMPLES,
+    SAMPLE_RATE,
+    DetokenizerConfig,
+    MimiConfig,
+)
 
 # Arrays of the last convolution's input that Mimi keeps at once, as Qwen3-TTS's codec does.
 _PEAK_ARRAYS = 4
@@ -18,21 +23,27 @@ _DETOKENIZER_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FrameCodec:
-    """Decodes frames of eight codes to 24 kHz audio. Implements `izwi.model.tracks.Codec`."""
+class FrameSizes:
+    """What decoding takes of a device. Implements `izwi.model.tracks.CodecSizes`."""
 
-    sample_rate: int
-    frame_samples: int
-    lookahead_samples: int
     state: Mapping[str, StateSpec]
     _peak_width: int  # numbers kept at once for each sample
-    _decode: Callable[[Array, Mapping[str, Array]], tuple[Array, dict[str, Array]]]
-
-    warms_up = False
 
     def peak_values(self, frames: int) -> int:
         """Return the most numbers that decoding frames of one stream keeps at once."""
-        return self._peak_width * self.frame_samples * frames
+        return self._peak_width * FRAME_SAMPLES * frames
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameCodec(FrameSizes):
+    """Decodes frames of eight codes to 24 kHz audio. Implements `izwi.model.tracks.Codec`."""
+
+    lookahead_samples: int
+    _decode: Callable[[Array, Mapping[str, Array]], tuple[Array, dict[str, Array]]]
+
+    sample_rate = SAMPLE_RATE
+    frame_samples = FRAME_SAMPLES
+    warms_up = False
 
     def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
         """Return nothing: the model does not clone voices."""
@@ -43,6 +54,16 @@ class FrameCodec:
         return self._decode(codes, state)
 
 
+def mimi_sizes(config: MimiConfig) -> FrameSizes:
+    """Return what Mimi takes of a device."""
+    return FrameSizes(mimi.state_shapes(config), _PEAK_ARRAYS * config.num_filters)
+
+
+def detokenizer_sizes(config: DetokenizerConfig) -> FrameSizes:
+    """Return what the LFM2 detokenizer takes of a device."""
+    return FrameSizes(detokenizer.state_shapes(config), _DETOKENIZER_WIDTH)
+
+
 def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
     """Return Mimi, LFM2-Audio's codec.
 
@@ -51,13 +72,11 @@ def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
         weights: Tensors by the names of `mimi_shapes`.
         config: Sizes.
     """
-    prepared = mimi.prepare(ops, weights, config)
+    prepared, sizes = mimi.prepare(ops, weights, config), mimi_sizes(config)
     return FrameCodec(
-        mimi.SAMPLE_RATE,
-        mimi.FRAME_SAMPLES,
+        sizes.state,
+        sizes._peak_width,
         0,
-        mimi.state_shapes(config),
-        _PEAK_ARRAYS * config.num_filters,
         lambda codes, state: mimi.decode(ops, prepared, config, codes, state),
     )
 
@@ -70,12 +89,10 @@ def detokenizer_codec(ops: Ops, weights: Weights, config: DetokenizerConfig) -> 
         weights: Tensors by the names of `detokenizer_shapes`.
         config: Sizes.
     """
-    prepared = detokenizer.prepare(ops, weights, config)
+    prepared, sizes = detokenizer.prepare(ops, weights, config), detokenizer_sizes(config)
     return FrameCodec(
-        detokenizer.SAMPLE_RATE,
-        detokenizer.FRAME_SAMPLES,
+        sizes.state,
+        sizes._peak_width,
         detokenizer.LOOKAHEAD_SAMPLES,
-        detokenizer.state_shapes(config),
-        _DETOKENIZER_WIDTH,
         lambda codes, state: detokenizer.decode(ops, prepared, config, codes, state),
     )

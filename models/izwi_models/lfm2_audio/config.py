@@ -14,10 +14,12 @@ from typing import Any
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi.model.layers import CacheSpec, PagedAttention, ShortConv
-from izwi.ops import AttentionSpec
+from izwi.ops.attention_spec import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
 
+# Folder with the codec of LFM2.5-Audio.
+DETOKENIZER_FOLDER = "audio_detokenizer"
 # Ids that are constants in the published code.
 END_ID = 7  # <|im_end|>
 AUDIO_START_ID = 128  # <|audio_start|>

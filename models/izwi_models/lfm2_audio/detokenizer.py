@@ -18,15 +18,13 @@ import numpy as np
 
 from izwi.model.layers import StateSpec
 from izwi.ops import Array, AttentionSpec, Ops, Weights
-from izwi_models.lfm2_audio.audio_config import DetokenizerConfig
+from izwi_models.lfm2_audio.audio_config import FRAME_SAMPLES, DetokenizerConfig
 from izwi_models.lfm2_audio.audio_tensors import (
     DETOKENIZER_CODEBOOK_SIZE,
     DETOKENIZER_CODEBOOKS,
     DETOKENIZER_FFT,
 )
 
-SAMPLE_RATE = 24_000  # Hz
-FRAME_SAMPLES = 1920  # 80 ms
 LOOKAHEAD_SAMPLES = 480
 END = -1  # a code of frames after the end of a stream
 

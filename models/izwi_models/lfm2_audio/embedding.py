@@ -11,9 +11,6 @@ from izwi.ops import Array, Ops, Weights
 from izwi_models.lfm2_audio.backbone import EMBEDDING
 from izwi_models.lfm2_audio.config import CODES, LFM2AudioConfig
 
-# Marks a column of an input row that the position does not use: its embedding is zeros.
-NOTHING = -1
-
 _FRAMES = "audio_embedding.embedding.weight"
 # Names that `pack` adds.
 _TABLE = "input_table"  # rows of text, then of each codebook, a row of zeros before each

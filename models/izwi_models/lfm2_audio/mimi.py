@@ -20,9 +20,6 @@ from izwi.ops import Array, AttentionSpec, Ops, Weights
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.lfm2_audio.audio_tensors import MIMI_KERNEL, MIMI_LAST_KERNEL, MIMI_UNIT_KERNEL
 
-SAMPLE_RATE = 24_000  # Hz
-FRAME_SAMPLES = 1920  # 80 ms
-
 _NORM_EPS = 1e-5
 _MIN_USAGE = 1e-5  # an entry that training never used must not cause a division by zero
 _UPSAMPLING = 2  # from frames to positions of the transformer

@@ -1,78 +1,105 @@
-"""LFM2-Audio for the engine: text and audio in, interleaved text and audio out."""
+"""LFM2-Audio for the engine: text and audio in, interleaved text and audio out.
+
+A checkpoint's folder has config.json, model.safetensors, tokenizer.json, and the codec:
+tokenizer-e351c8d8-checkpoint125.safetensors    Mimi, of LFM2-Audio-1.5B
+audio_detokenizer/    of LFM2.5-Audio-1.5B, if present
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from izwi.arrays import Samples
-from izwi.audio.resample import Resampling
-from izwi.audio.split import split_at_silence
-from izwi.inputs.chat import ChatInput
-from izwi.inputs.conversation import ConversationInput
-from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput
-from izwi.model.capability import Capability
+from izwi.checkpoints.folder import read_json, tensor_names
+from izwi.errors import CheckpointError
 from izwi.model.layers import CacheSpec
-from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.protocol import UNKNOWN, Backend, Pick, Row
+from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.request import EncodeInput, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
-from izwi_models.lfm2_audio import backbone, depthformer, embedding, prepare
-from izwi_models.lfm2_audio.audio_parts import RATE_HZ
-from izwi_models.lfm2_audio.codecs import FrameCodec
-from izwi_models.lfm2_audio.config import CODES, END_ID, END_OF_AUDIO
+from izwi_models.lfm2_audio import backbone, depthformer, embedding
+from izwi_models.lfm2_audio.audio_config import (
+    DetokenizerConfig,
+    EncoderConfig,
+    MimiConfig,
+    detokenizer_config,
+    encoder_config,
+)
+from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
+from izwi_models.lfm2_audio.codecs import (
+    FrameCodec,
+    FrameSizes,
+    detokenizer_codec,
+    detokenizer_sizes,
+    mimi_codec,
+    mimi_sizes,
+)
+from izwi_models.lfm2_audio.config import (
+    CODES,
+    DETOKENIZER_FOLDER,
+    END_ID,
+    END_OF_AUDIO,
+    LFM2AudioConfig,
+    read_config,
+    tensor_shapes,
+    unused_shapes,
+)
 from izwi_models.lfm2_audio.pattern import Blocks, TrackIndex, Turn, first_turn, next_turn
-from izwi_models.lfm2_audio.prepare import Checkpoint
-from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
-from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
-from izwi_models.lfm2_audio.tokenizer import TextReader
+from izwi_models.lfm2_audio.prompt import SEGMENT, LFM2Prompt, entry_key, input_row
+from izwi_models.lfm2_audio.segments import SegmentEncoder, SegmentSizes
+from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 
-# Longer audio is transcribed in pieces of this length; a cut is searched this far before its end.
-_PIECE_S, _SEARCH_S = 30.0, 5.0
-_ENGLISH = "English"
+_MIMI = "tokenizer-e351c8d8-checkpoint125.safetensors"
+_OF_ENCODER = ("conformer.", "audio_adapter.")
+
+
+class AudioModules(NamedTuple):
+    """The parts that read and make audio, on a device."""
+
+    encoder: SegmentEncoder
+    codec: FrameCodec
 
 
 class LFM2Audio:
     """One checkpoint on one device.
 
-    Implements `RecordableTracks`, `ChoosesTracks` and `Encodes` for the engine, and for API servers
-    `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
+    Implements `RecordableTracks`, `ChoosesTracks`, `Encodes` and `SpellsTokens`.
     """
 
-    capabilities = (
-        Capability.CONVERSE,
-        Capability.SPEAK,
-        Capability.TRANSCRIBE,
-        Capability.CHAT,
-    )
-    languages = (_ENGLISH,)
-    language_codes: Mapping[str, str] = {_ENGLISH: "en"}
-    can_clone = False
-    resampling = Resampling.TORCHAUDIO
     end_ids = (END_ID,)
 
     def __init__(
         self,
         ops: Ops,
         weights: Weights,
-        checkpoint: Checkpoint,
-        codec: FrameCodec,
-        encoder: SegmentEncoder,
+        config: LFM2AudioConfig,
+        parts: AudioModules,
+        folder: Path,
     ):
-        """Bind weights that `load` prepared."""
-        self._ops, self._weights, self._checkpoint = ops, weights, checkpoint
-        self._config, self._encoder, self._codec = checkpoint.config, encoder, codec
-        self.padded_encoders = {SEGMENT: encoder}
-        self._blocks = Blocks(self._config.interleaved_n_text, self._config.interleaved_n_audio)
+        """Bind weights that `load_model` prepared.
+
+        Args:
+            ops: The backend's operations.
+            weights: Of backbone, depthformer and embeddings.
+            config: config.json.
+            parts: Encoder and codec.
+            folder: Has the tokenizer, which only grammars need.
+        """
+        self._ops, self._weights, self._config, self._folder = ops, weights, config, folder
+        self._encoder = parts.encoder
+        self.padded_encoders = {SEGMENT: parts.encoder}
+        self._blocks = Blocks(config.interleaved_n_text, config.interleaved_n_audio)
         self._head = ops.quantize(weights[backbone.EMBEDDING])
-        text = Track("text", 1, self._config.lfm.vocab_size)
+        text = Track("text", 1, config.lfm.vocab_size)
         silent = frozenset({END_OF_AUDIO})
-        frames = Track("frames", self._config.codebooks, CODES, codec=codec, silent_ids=silent)
+        frames = Track("frames", config.codebooks, CODES, codec=parts.codec, silent_ids=silent)
         self.tracks = (text, frames)
 
     @property
@@ -83,7 +110,6 @@ class LFM2Audio:
     def max_positions(self) -> int:
         return self._config.lfm.max_position_embeddings
 
-    # -- what the engine runs ----------------------------------------------------------------
     def begin(self, request: Request) -> Progress:  # noqa: ARG002
         return _progress(first_turn(self._blocks))
 
@@ -151,71 +177,85 @@ class LFM2Audio:
                 parts.append(np.array(logged, np.int64))
         return np.concatenate(parts)
 
-    # -- what the API servers ask ------------------------------------------------------------
-    @property
-    def sample_rate(self) -> int:
-        return self._codec.sample_rate
-
-    @property
-    def frame_samples(self) -> int:
-        return self._codec.frame_samples
-
-    @property
-    def speakers(self) -> tuple[str, ...]:
-        return self._checkpoint.speakers
-
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether a voice may be described in words; LFM2.5 lists its voices instead."""
-        return not self._checkpoint.lists_voices
-
-    def split_text(self, text: str) -> list[str]:
-        """Return the text as one piece: the model reads all of it before it speaks."""
-        return [text]
-
-    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) of at most 30 s, in silence."""
-        return split_at_silence(
-            samples, RATE_HZ, limit_s=_PIECE_S, search_s=_SEARCH_S, overrun=False
-        )
-
-    def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
-        """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
-        return prepare.conversation_request(self._checkpoint, request_id, model, ask)
-
-    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
-        """Lay out the next answer of a conversation in text. Raises InvalidRequest and its kind."""
-        return prepare.chat_request(self._checkpoint, request_id, model, ask)
-
-    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
-        return prepare.speech_request(self._checkpoint, request_id, model, ask)
-
-    def prepare_transcription(
-        self, request_id: str, model: str, ask: TranscriptionInput
-    ) -> Request:
-        return prepare.transcription_request(self._checkpoint, request_id, model, ask)
-
-    def open_answer(self, request: Request) -> TextReader:  # noqa: ARG002
-        """Return a reader for the text of an answer."""
-        return TextReader(self._checkpoint.tokenizer)
-
-    def read(self, token_ids: Seq[int], language: str | None) -> Transcript:  # noqa: ARG002
-        """Decode text tokens to a transcript."""
-        return Transcript(_ENGLISH, self._checkpoint.tokenizer.decode(token_ids).strip())
-
-    def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:  # noqa: ARG002
-        """Return the text bytes of each token; control tokens and leading white space have none."""
-        spelled = [self._checkpoint.tokenizer.spell(index) for index in token_ids]
-        for place, piece in enumerate(spelled):
-            spelled[place] = piece.lstrip()
-            if spelled[place]:
-                break
-        return spelled
-
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
-        """Return the bytes of each id, and the ids of control tokens."""
-        tokenizer, count = self._checkpoint.tokenizer, self.tracks[0].vocabulary
+        """Return the bytes of each id, and the ids of control tokens; grammars need them."""
+        tokenizer, count = LFM2Tokenizer(self._folder), self.tracks[0].vocabulary
         return [tokenizer.spell(index) for index in range(count)], tokenizer.control_ids
+
+
+def load_model(folder: Path, backend: Backend) -> LFM2Audio:
+    """Read configuration, weights and the codec.
+
+    Raises:
+        CheckpointError: Something is missing or does not match; the message names the file, key or
+            tensor.
+    """
+    config, encoder = _read_configs(folder)
+    ops = backend.ops
+    weights = dict(backend.load_weights(folder, _shapes(folder, config, encoder)))
+    for name in unused_shapes(config):
+        weights.pop(name, None)
+    segments = SegmentEncoder(ops, weights, encoder)
+    weights = {name: w for name, w in weights.items() if not name.startswith(_OF_ENCODER)}
+    weights = backbone.pack(ops, embedding.pack(ops, weights, config), config.lfm)
+    weights = depthformer.pack(ops, weights, config)
+    parts = AudioModules(segments, _load_codec(folder, backend, config))
+    return LFM2Audio(ops, weights, config, parts, folder)
+
+
+def read_sizes(folder: Path) -> ModelSizes:
+    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+    config, encoder = _read_configs(folder)
+    codec, _, codec_shapes = _codec_files(folder, config)
+    return ModelSizes(
+        config.lfm.layers,
+        config.lfm.max_position_embeddings,
+        (config.lfm.vocab_size, CODES),
+        _codec_sizes(codec),
+        encodes=True,
+        encoders=(SegmentSizes(encoder),),
+        weights=(_shapes(folder, config, encoder), codec_shapes),
+    )
+
+
+def _read_configs(folder: Path) -> tuple[LFM2AudioConfig, EncoderConfig]:
+    config = read_config(folder)
+    return config, encoder_config(config.encoder, f"{folder / 'config.json'}.encoder")
+
+
+def _shapes(folder: Path, config: LFM2AudioConfig, encoder: EncoderConfig) -> TensorShapes:
+    unused = {n: s for n, s in unused_shapes(config).items() if n in tensor_names(folder)}
+    return tensor_shapes(config) | encoder_shapes(encoder, config.lfm.hidden_size) | unused
+
+
+def _codec_files(
+    folder: Path, config: LFM2AudioConfig
+) -> tuple[MimiConfig | DetokenizerConfig, Path, TensorShapes]:
+    """Return the codec's sizes, the file or folder of its tensors, and their shapes."""
+    own = folder / DETOKENIZER_FOLDER
+    if own.is_dir():
+        path = own / "config.json"
+        sizes = detokenizer_config(read_json(path), str(path))
+        return sizes, own, detokenizer_shapes(sizes)
+    file = folder / _MIMI
+    if not file.is_file():
+        raise CheckpointError(f"{folder} has no codec: neither {DETOKENIZER_FOLDER}/ nor {_MIMI}")
+    mimi = MimiConfig(num_codebooks=config.codebooks)
+    return mimi, file, mimi_shapes(mimi, tensor_names(file))
+
+
+def _codec_sizes(config: MimiConfig | DetokenizerConfig) -> FrameSizes:
+    if isinstance(config, DetokenizerConfig):
+        return detokenizer_sizes(config)
+    return mimi_sizes(config)
+
+
+def _load_codec(folder: Path, backend: Backend, config: LFM2AudioConfig) -> FrameCodec:
+    codec, place, shapes = _codec_files(folder, config)
+    weights = backend.load_weights(place, shapes)
+    if isinstance(codec, DetokenizerConfig):
+        return detokenizer_codec(backend.ops, weights, codec)
+    return mimi_codec(backend.ops, weights, codec)
 
 
 def _progress(turn: Turn) -> Progress:

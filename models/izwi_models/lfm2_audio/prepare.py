@@ -43,7 +43,7 @@ _RATE_HZ = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `prepare` needs of a loaded checkpoint.
+    """Configuration and tokenizer of a checkpoint, for API servers.
 
     Attributes:
         config: config.json.

@@ -20,9 +20,12 @@ from msgspec import Struct
 from izwi.arrays import Int64
 from izwi.request.digests import digest_ints
 from izwi.request.request import EncodeInput
-from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.pattern import Mode
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
+
+# Marks a column of an input row that the position does not use: its embedding is zeros.
+NOTHING = -1
+SEGMENT = "segment"  # `EncodeInput.kind` of the features of one segment
 
 CHAT = "Respond with interleaved text and audio."
 TRANSCRIBE = "Perform ASR."

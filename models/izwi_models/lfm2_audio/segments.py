@@ -10,8 +10,6 @@ from izwi.request.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import EncoderConfig
 from izwi_models.lfm2_audio.encoder import adapt, distance_table, encode, pack_encoder
 
-SEGMENT = "segment"  # `EncodeInput.kind` of the features of one segment
-
 # Segments are padded to these lengths in frames, 2 to 32 s; longer ones are encoded alone.
 _PADDED_FRAMES = (200, 400, 800, 1600, 3200)
 # Frames of one batch: its activations take about as much memory as 64 s of speech alone.
@@ -20,23 +18,14 @@ _PEAK_VALUES = 112
 _MOST_BATCH_FRAMES = 6400
 
 
-class SegmentEncoder:
-    """Encodes features. Implements `Encodes` and `PaddedEncoder` of `izwi.model.encoders`."""
+class SegmentSizes:
+    """Batches of segments. Implements `izwi.model.encoders.EncoderSizes`."""
 
     axis = 1
 
-    def __init__(self, ops: Ops, weights: Weights, config: EncoderConfig):
-        """Pack the tensors of `encoder_shapes`."""
-        mine = ("conformer.", "audio_adapter.")
-        kept = {name: array for name, array in weights.items() if name.startswith(mine)}
-        self._ops, self._config = ops, config
-        self._weights = pack_encoder(ops, kept, config)
-        self._table = ops.array(distance_table(config, config.num_tokens(_PADDED_FRAMES[-1])))
+    def __init__(self, config: EncoderConfig):
+        self._config = config
         self.shapes = tuple((config.feat_in, frames) for frames in _PADDED_FRAMES)
-
-    def num_tokens(self, frames: int) -> int:
-        """Return the number of prompt rows of a segment with this number of frames."""
-        return self._config.num_tokens(frames)
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:
         """Return the maximum number of segments in a batch of this shape."""
@@ -45,6 +34,23 @@ class SegmentEncoder:
     def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
         """Return the most numbers that encoding a batch keeps at once: the first convolution's."""
         return _PEAK_VALUES * pieces * shape[0] * shape[self.axis]
+
+
+class SegmentEncoder(SegmentSizes):
+    """Encodes features. Implements `Encodes` and `PaddedEncoder` of `izwi.model.encoders`."""
+
+    def __init__(self, ops: Ops, weights: Weights, config: EncoderConfig):
+        """Pack the tensors of `encoder_shapes`."""
+        mine = ("conformer.", "audio_adapter.")
+        kept = {name: array for name, array in weights.items() if name.startswith(mine)}
+        super().__init__(config)
+        self._ops = ops
+        self._weights = pack_encoder(ops, kept, config)
+        self._table = ops.array(distance_table(config, config.num_tokens(_PADDED_FRAMES[-1])))
+
+    def num_tokens(self, frames: int) -> int:
+        """Return the number of prompt rows of a segment with this number of frames."""
+        return self._config.num_tokens(frames)
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode segments, those of equal length as one batch: (tokens, width) each."""

@@ -7,12 +7,15 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
+from izwi.model.encoders import EncoderSizes
 from izwi.model.layers import PagedAttention
 from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3.decoder import TextConfig, decode
+from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.decoder import decode
 
 
 class TokenModel:
@@ -100,3 +103,28 @@ def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, hea
         head: Name of the head, where there is one.
     """
     return ops.quantize(weights[embedding if text.tie_word_embeddings else head])
+
+
+def token_sizes(
+    text: TextConfig,
+    weights: TensorShapes,
+    *,
+    vocabulary: int | None = None,
+    encoders: Seq[EncoderSizes] = (),
+) -> ModelSizes:
+    """Return the sizes of a `TokenModel`.
+
+    Args:
+        text: Sizes of the decoder.
+        weights: Shapes of the checkpoint's tensors.
+        vocabulary: Ids of the output track; default: text.
+        encoders: Its audio encoders.
+    """
+    return ModelSizes(
+        text.decoder.layers,
+        text.max_position_embeddings,
+        (vocabulary or text.vocab_size,),
+        encodes=True,
+        encoders=tuple(encoders),
+        weights=(weights,),
+    )

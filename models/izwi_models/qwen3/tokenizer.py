@@ -159,6 +159,11 @@ class QwenTokenizer:
             return bytes(LETTER_BYTES[letter] for letter in letters)
         return letters.encode()
 
+    def spell_vocabulary(self, count: int) -> tuple[list[bytes], list[int]]:
+        """Return the bytes of ids below `count`, and the ids of added tokens."""
+        added = self.added_tokens
+        return [self.spell(index, added) for index in range(count)], sorted(added.values())
+
     def _flush(self, run: list[int]) -> str:
         text = str(self._tokenizer.decode(run, skip_special_tokens=False)) if run else ""
         run.clear()

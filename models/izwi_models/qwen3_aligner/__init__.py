@@ -1,5 +1,16 @@
 """Qwen3-ForcedAligner: when each word of a text is spoken in a recording."""
 
-from izwi_models.qwen3_aligner.model import FAMILY, Qwen3Aligner
+from izwi.model.family import Family
+from izwi_models.qwen3_aligner.config import is_aligner
+from izwi_models.qwen3_aligner.frontend import load_frontend
+from izwi_models.qwen3_aligner.prompt import AlignerPrompt
 
-__all__ = ["FAMILY", "Qwen3Aligner"]
+FAMILY = Family(
+    "qwen3_asr",
+    load_frontend,
+    "izwi_models.qwen3_aligner.model",
+    fits=is_aligner,
+    prompts=(AlignerPrompt,),
+)
+
+__all__ = ["FAMILY"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
-from izwi_models.qwen3.decoder import TextConfig
+from izwi_models.qwen3.config import TextConfig
 from izwi_models.qwen3_asr.config import (
     HEAD,
     AudioConfig,

@@ -13,61 +13,39 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.arrays import Samples
-from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
-from izwi.audio.split import split_at_silence
-from izwi.errors import InvalidRequest, TooLarge
-from izwi.inputs.speech import AlignmentInput
-from izwi.model.alignment import AlignedWord
-from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Row
+from izwi.model.sizes import ModelSizes
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
-from izwi.request.request import EncodeInput, Request
+from izwi.request.request import EncodeInput
 from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
-from izwi_models.qwen3.token_model import TokenModel
-from izwi_models.qwen3.tokenizer import QwenTokenizer
-from izwi_models.qwen3_aligner.config import AlignerConfig, is_aligner, read_config, tensor_shapes
-from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
-from izwi_models.qwen3_aligner.repair import in_order
-from izwi_models.qwen3_aligner.words import split_words
+from izwi_models.qwen3.token_model import TokenModel, token_sizes
+from izwi_models.qwen3_aligner.config import AlignerConfig, read_config, tensor_shapes
+from izwi_models.qwen3_aligner.prompt import prompt_of
 from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import ClipEncoder, WindowEncoder, embed, has_audio, token_ids
+from izwi_models.qwen3_asr.embedding import (
+    ClipEncoder,
+    WindowEncoder,
+    embed,
+    encoder_sizes,
+    has_audio,
+    token_ids,
+)
 from izwi_models.qwen3_asr.encoder import pack_encoder
-from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, cut_windows
-from izwi_models.qwen3_asr.samples import checked_samples
-from izwi_models.qwen3_asr.text import LANGUAGES, language_name
-
-# Length of pieces of audio that is transcribed and then aligned, as in the reference.
-_PIECE_SECONDS, _SEARCH_SECONDS = 180.0, 5.0
-# The reference's list of Korean stems, which is not part of the checkpoint; searched in its folder.
-_KOREAN_STEMS = "korean_dict_jieba.dict"
-
-_NAMES = tuple(LANGUAGES.values())
+from izwi_models.qwen3_asr.prompt import CLIP, WINDOW
 
 
 class Qwen3Aligner(TokenModel):
-    """One checkpoint on one device. Implements `izwi.model.protocol.AlignmentModel`."""
+    """One checkpoint on one device. Implements `RecordableModel` and `Encodes`."""
 
-    capabilities = (Capability.ALIGN,)
-
-    def __init__(
-        self,
-        ops: Ops,
-        weights: Weights,
-        config: AlignerConfig,
-        tokenizer: QwenTokenizer,
-        korean_stems: frozenset[str] = frozenset(),
-    ):
+    def __init__(self, ops: Ops, weights: Weights, config: AlignerConfig):
         times = Track("times", 1, config.thinker_config.classify_num, in_prompt=True)
         super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], times)
-        self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
-        self._windows = WindowEncoder(ops, weights, config.audio)
+        self._config, self._windows = config, WindowEncoder(ops, weights, config.audio)
         clips = ClipEncoder(ops, weights, config.audio)
         self.padded_encoders = {WINDOW: self._windows, CLIP: clips}
 
-    # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows; those of equal length form one batch: (tokens, hidden) each, in order."""
         return self._windows.encode(inputs)
@@ -82,71 +60,11 @@ class Qwen3Aligner(TokenModel):
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop): token ids, or digests of audio."""
-        keys: list[int] = _prompt(sequence.request).content_keys[start:stop].tolist()
+        keys: list[int] = prompt_of(sequence.request).content_keys[start:stop].tolist()
         return keys
 
-    # -- what the API servers ask ------------------------------------------------------------------
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Names of the languages that the checkpoint was made for."""
-        return self._config.support_languages or _NAMES
 
-    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) of about 3 minutes, in silence."""
-        limit = min(_PIECE_SECONDS, self._config.limit_s)
-        own = limit < _PIECE_SECONDS
-        search = min(_SEARCH_SECONDS, limit / 8)
-        return split_at_silence(
-            samples, WHISPER_RATE, limit_s=limit, search_s=search, overrun=not own
-        )
-
-    def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:
-        """Compute the features of the audio and put them before the words of its text.
-
-        Raises:
-            InvalidAudio: There are fewer than 201 samples, or they are not finite.
-            InvalidRequest: The language is not supported, or the text has no word.
-            TooLarge: The audio or the text is too long.
-        """
-        language = language_name(ask.language, self.languages)
-        words = split_words(ask.text, language, self._korean_stems)
-        if not words:
-            raise InvalidRequest("there is no word in the text", param="text")
-        samples = checked_samples(ask.samples, self._config.limit_s)
-        windows = cut_windows(self._config.audio, whisper_log_mel(samples))
-        prompt = build_prompt(self._tokenizer, self._config, windows, words)
-        if prompt.num_positions > self.max_positions:
-            raise TooLarge(
-                f"audio and text take {prompt.num_positions} positions; the model has "
-                f"{self.max_positions}: shorten the text",
-                param="text",
-            )
-        return Request(
-            request_id,
-            model,
-            prompt,
-            max_entries=len(prompt.output_positions),
-            output_positions=prompt.output_positions,
-            ask=ask,
-        )
-
-    def read_alignment(self, request: Request, classes: Seq[int]) -> list[AlignedWord]:
-        """Return the times of each word.
-
-        Args:
-            request: Request from `prepare_alignment`.
-            classes: The classes drawn at all its output positions.
-        """
-        step_ms = self._config.timestamp_segment_time
-        times_s = [round(ms / 1000.0, 3) for ms in in_order([n * step_ms for n in classes])]
-        words = _prompt(request).words
-        return [
-            AlignedWord(word.text, start_s, end_s, word.start, word.stop)
-            for word, start_s, end_s in zip(words, times_s[::2], times_s[1::2], strict=True)
-        ]
-
-
-def load(folder: Path, backend: Backend) -> Qwen3Aligner:
+def load_model(folder: Path, backend: Backend) -> Qwen3Aligner:
     """Read a checkpoint in the published layout.
 
     Raises:
@@ -156,21 +74,15 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     weights = backend.load_weights(folder, tensor_shapes(config))
     weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
-    return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
+    return Qwen3Aligner(backend.ops, weights, config)
 
 
-FAMILY = Family("qwen3_asr", load, fits=is_aligner, prompts=(AlignerPrompt,))
-
-
-def _prompt(request: Request) -> AlignerPrompt:
-    assert isinstance(request.prompt, AlignerPrompt)
-    return request.prompt
-
-
-def _korean_stems(folder: Path) -> frozenset[str]:
-    """First words of the lines of the list, if it is there."""
-    path = folder / _KOREAN_STEMS
-    if not path.is_file():
-        return frozenset()
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return frozenset(words[0] for line in lines if (words := line.split()))
+def read_sizes(folder: Path) -> ModelSizes:
+    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+    config = read_config(folder)
+    return token_sizes(
+        config.text,
+        tensor_shapes(config),
+        vocabulary=config.thinker_config.classify_num,
+        encoders=encoder_sizes(config.audio),
+    )

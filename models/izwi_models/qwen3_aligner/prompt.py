@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from izwi.request.request import EncodeInput
+from izwi.request.request import EncodeInput, Request
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig
 from izwi_models.qwen3_aligner.words import Word
@@ -62,3 +62,9 @@ def build_prompt(
         tuple(words),
         tuple(first + place for end in ends for place in (end, end + 1)),
     )
+
+
+def prompt_of(request: Request) -> AlignerPrompt:
+    """Return the prompt of a request of this family."""
+    assert isinstance(request.prompt, AlignerPrompt)
+    return request.prompt

@@ -13,8 +13,8 @@ from typing import Protocol
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3.decoder import TextConfig
-from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
+from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 
 AUDIO_PREFIX = "thinker.audio_tower."
 TEXT_PREFIX = "thinker.model."

@@ -27,7 +27,55 @@ from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 _MAX_WINDOWS, _MAX_CLIPS = 16, 16  # per batch
 
 
-class WindowEncoder:
+class WindowSizes:
+    """Batches of windows. Implements `izwi.model.encoders.EncoderSizes`."""
+
+    def __init__(self, config: AudioConfig):
+        self._config = config
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of a quarter, a half and all of a window, (128, frames) each: 2, 4 and 8 s."""
+        chunk = self._config.chunk_frames
+        whole = self._config.n_window_infer // chunk
+        chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
+        return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Return the maximum number of windows in a batch; it is the same for all shapes."""
+        return _MAX_WINDOWS
+
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once."""
+        return peak_values(self._config, shape[0], shape[1], pieces)
+
+
+class ClipSizes:
+    """Batches of audio below 1 s. Implements `izwi.model.encoders.EncoderSizes`."""
+
+    def __init__(self, config: AudioConfig):
+        self._config = config
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shape of a whole chunk: (128, frames)."""
+        return ((self._config.num_mel_bins, self._config.chunk_frames),)
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Return the maximum number of clips in a batch."""
+        return _MAX_CLIPS
+
+    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
+        """Return the most numbers that encoding a batch keeps at once."""
+        return peak_values(self._config, shape[0], shape[1], pieces)
+
+
+def encoder_sizes(config: AudioConfig) -> tuple[WindowSizes, ClipSizes]:
+    """Return the sizes of the encoders of a model."""
+    return WindowSizes(config), ClipSizes(config)
+
+
+class WindowEncoder(WindowSizes):
     """The audio encoder on one device. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
@@ -40,7 +88,8 @@ class WindowEncoder:
             weights: Tensors by checkpoint name.
             config: Sizes of the encoder.
         """
-        self._ops, self._weights, self._config = ops, weights, config
+        super().__init__(config)
+        self._ops, self._weights = ops, weights
         self._positions = ops.array(chunk_positions(config))
         frames = range(config.n_window_infer + 1)
         self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
@@ -71,22 +120,6 @@ class WindowEncoder:
             encoded.update((n, out[i]) for i, n in enumerate(members))
         return [encoded[n] for n in range(len(inputs))]
 
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes of a quarter, a half and all of a window, (128, frames) each: 2, 4 and 8 s."""
-        chunk = self._config.chunk_frames
-        whole = self._config.n_window_infer // chunk
-        chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
-        return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
-
-    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Return the maximum number of windows in a batch; it is the same for all shapes."""
-        return _MAX_WINDOWS
-
-    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
-        """Return the most numbers that encoding a batch keeps at once."""
-        return peak_values(self._config, shape[0], shape[1], pieces)
-
     def unpadded(self, row: Array, length: int) -> Array:
         """Return the tokens of the first `length` mel frames: (tokens, hidden)."""
         return row[: self._config.num_tokens(length)]
@@ -102,7 +135,7 @@ class WindowEncoder:
         )
 
 
-class ClipEncoder:
+class ClipEncoder(ClipSizes):
     """The same encoder for audio below 1 s. Implements `izwi.model.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
@@ -115,24 +148,12 @@ class ClipEncoder:
             weights: Tensors by checkpoint name.
             config: Sizes of the encoder.
         """
-        self._ops, self._weights, self._config = ops, weights, config
+        super().__init__(config)
+        self._ops, self._weights = ops, weights
         self._positions = ops.array(chunk_positions(config))
         frames = range(config.chunk_frames + 1)
         self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
         self._is_audio = [ops.array(columns) > 0 for columns in audio_columns(config)]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shape of a whole chunk: (128, frames)."""
-        return ((self._config.num_mel_bins, self._config.chunk_frames),)
-
-    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Return the maximum number of clips in a batch."""
-        return _MAX_CLIPS
-
-    def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
-        """Return the most numbers that encoding a batch keeps at once."""
-        return peak_values(self._config, shape[0], shape[1], pieces)
 
     def unpadded(self, row: Array, length: int) -> Array:
         """Return the tokens of the first `length` mel frames: (tokens, hidden)."""

@@ -1,5 +1,9 @@
 """Qwen3 chat: the dense text models, which think before they answer or do not."""
 
-from izwi_models.qwen3_chat.model import FAMILY, Qwen3Chat
+from izwi.model.family import Family
+from izwi_models.qwen3_chat.frontend import load_frontend
+from izwi_models.qwen3_chat.prompt import ChatPrompt
 
-__all__ = ["FAMILY", "Qwen3Chat"]
+FAMILY = Family("qwen3", load_frontend, "izwi_models.qwen3_chat.model", prompts=(ChatPrompt,))
+
+__all__ = ["FAMILY"]

@@ -14,8 +14,8 @@ from typing import Any
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi.request.request import SamplingParams
-from izwi_models.qwen3.decoder import TextConfig
-from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
+from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 
 PREFIX = "model."
 EMBEDDING = "model.embed_tokens.weight"

@@ -14,30 +14,11 @@ from izwi_models.qwen3_tts.prompt import SpeechPrompt
 _PEAK_ARRAYS = 4
 
 
-class Codec:
-    """The codec. Implements `izwi.model.tracks.Codec`.
+class CodecSizes:
+    """What decoding takes of a device. Implements `izwi.model.tracks.CodecSizes`."""
 
-    Attributes:
-        warms_up: Whether speech may continue a clip, because the checkpoint clones.
-    """
-
-    def __init__(
-        self, ops: Ops, weights: Weights, config: qwen3_codec.CodecConfig, *, warms_up: bool
-    ):
-        """Bind weights that were prepared for serving."""
-        self._ops, self.weights, self.config, self.warms_up = ops, weights, config, warms_up
-
-    lookahead_samples = 0
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate of the audio, in Hz."""
-        return self.config.output_sample_rate
-
-    @property
-    def frame_samples(self) -> int:
-        """Number of samples in one frame."""
-        return self.config.decode_upsample_rate
+    def __init__(self, config: qwen3_codec.CodecConfig):
+        self.config = config
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
@@ -49,6 +30,33 @@ class Codec:
         decoder = self.config.decoder_config
         channels = decoder.decoder_dim >> len(decoder.upsample_rates)
         return _PEAK_ARRAYS * channels * self.frame_samples * frames
+
+    @property
+    def frame_samples(self) -> int:
+        """Number of samples in one frame."""
+        return self.config.decode_upsample_rate
+
+
+class Codec(CodecSizes):
+    """The codec. Implements `izwi.model.tracks.Codec`.
+
+    Attributes:
+        warms_up: Whether speech may continue a clip, because the checkpoint clones.
+    """
+
+    def __init__(
+        self, ops: Ops, weights: Weights, config: qwen3_codec.CodecConfig, *, warms_up: bool
+    ):
+        """Bind weights that were prepared for serving."""
+        super().__init__(config)
+        self._ops, self.weights, self.warms_up = ops, weights, warms_up
+
+    lookahead_samples = 0
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate of the audio, in Hz."""
+        return self.config.output_sample_rate
 
     def warm_codes(self, sequence: Sequence) -> Array | None:
         """Return the reference clip's codes (frames, codebooks); None if there is no clip."""

@@ -14,11 +14,14 @@ from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3 import decoder
+from izwi_models.qwen3.config import DecoderConfig, stack_of
+from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
+from izwi_models.qwen3_codec.config import CodecConfig, codec_config
 
 Shapes = dict[str, tuple[int, ...]]
 
 # The last ids of the codec vocabulary are controls, languages and speakers; the others are codes.
+CODEC_FOLDER = "speech_tokenizer"  # in a checkpoint's folder
 CONTROL_IDS = 1024
 _TEXT_IDS = ("tts_pad_token_id", "tts_bos_token_id", "tts_eos_token_id")
 _CODEC_IDS = (
@@ -49,9 +52,9 @@ class CodePredictorConfig:
     hidden_act: str
 
     @property
-    def stack(self) -> decoder.DecoderConfig:
+    def stack(self) -> DecoderConfig:
         """The decoder stack."""
-        return decoder.stack_of(self)
+        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,9 @@ class TalkerConfig:
     code_predictor_config: CodePredictorConfig
 
     @property
-    def stack(self) -> decoder.DecoderConfig:
+    def stack(self) -> DecoderConfig:
         """The decoder stack."""
-        return decoder.stack_of(self)
+        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +233,14 @@ def _talker_shapes(talker: TalkerConfig) -> Shapes:
         "talker.text_projection.linear_fc2.weight": (hidden, text),
         "talker.text_projection.linear_fc2.bias": (hidden,),
         "talker.codec_head.weight": (talker.vocab_size, hidden),
-        **decoder.tensor_shapes(talker.stack, "talker.model."),
+        **decoder_shapes(talker.stack, "talker.model."),
     }
 
 
 def _predictor_shapes(talker: TalkerConfig) -> Shapes:
     predictor = talker.code_predictor_config
     prefix = "talker.code_predictor."
-    shapes = decoder.tensor_shapes(predictor.stack, f"{prefix}model.")
+    shapes = decoder_shapes(predictor.stack, f"{prefix}model.")
     for n in range(predictor.num_code_groups - 1):
         # rows are summed into the talker's input too, hence its width
         shapes[f"{prefix}model.codec_embedding.{n}.weight"] = (
@@ -278,3 +281,26 @@ def _speaker_shapes(speaker: SpeakerEncoderConfig) -> Shapes:
     conv("asp.conv", speaker.enc_attention_channels, last)
     conv("fc", 2 * last, speaker.enc_dim)
     return shapes
+
+
+def read_codec_config(folder: Path, config: TTSConfig) -> CodecConfig:
+    """Read the config.json of the codec in `speech_tokenizer/`.
+
+    Raises:
+        CheckpointError: The file is broken, or its codec does not have the talker's frames.
+    """
+    path = folder / CODEC_FOLDER / "config.json"
+    codec = codec_config(read_json(path), str(path))
+    _check_codec(config, codec, path)
+    return codec
+
+
+def _check_codec(config: TTSConfig, codec_config: CodecConfig, path: Path) -> None:
+    """Raise CheckpointError if the talker's frames do not match the codec's."""
+    talker, decoder = config.talker_config, codec_config.decoder_config
+    sizes = (talker.vocab_size - CONTROL_IDS, talker.code_predictor_config.vocab_size)
+    if talker.num_code_groups != decoder.num_quantizers or set(sizes) != {decoder.codebook_size}:
+        raise CheckpointError(
+            f"{path}: the codec has {decoder.num_quantizers} codebooks of {decoder.codebook_size} "
+            f"codes, but the talker speaks {talker.num_code_groups} of {sizes}"
+        )

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence as Seq
 from itertools import chain
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from izwi.errors import InvalidRequest
-from izwi.inputs.speech import SpeechInput, VoicePrompt
-from izwi.model.capability import Capability
-from izwi.model.encoders import PaddedEncoder
+from izwi.model.encoders import EncoderSizes, PaddedEncoder
 from izwi.model.layers import PagedAttention
-from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.protocol import UNKNOWN, Backend, Pick, Row
+from izwi.model.sizes import ModelSizes
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request.request import EncodeInput, Request
+from izwi.request.request import EncodeInput
 from izwi.request.sequence import Sequence
 from izwi_models import qwen3_codec as codec
-from izwi_models.qwen3_tts import prepare, speaker, talker
-from izwi_models.qwen3_tts.codec import Codec, voice_of
-from izwi_models.qwen3_tts.config import CONTROL_IDS
-from izwi_models.qwen3_tts.cutting import split_text
+from izwi_models.qwen3_tts import speaker, talker
+from izwi_models.qwen3_tts.codec import Codec, CodecSizes, voice_of
+from izwi_models.qwen3_tts.config import (
+    CODEC_FOLDER,
+    CONTROL_IDS,
+    TTSConfig,
+    read_codec_config,
+    read_config,
+    tensor_shapes,
+)
 from izwi_models.qwen3_tts.embedding import Positions
-from izwi_models.qwen3_tts.prepare import Checkpoint, follows_instructions
 from izwi_models.qwen3_tts.prompt import (
     ENCODE_CODES,
     ENCODE_SPEAKER,
@@ -34,20 +37,27 @@ from izwi_models.qwen3_tts.prompt import (
     SpeechPrompt,
     frame_key,
 )
-from izwi_models.qwen3_tts.spoken import sentences
-from izwi_models.qwen3_tts.text_stream import TextStream
-from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
+from izwi_models.qwen3_tts.voice_encoders import (
+    CodeSizes,
+    PaddedCodes,
+    PaddedSpeakers,
+    SpeakerSizes,
+)
 
 
 class Qwen3TTS:
-    """Implements `izwi.model.protocol.SpeechModel`."""
+    """Implements `RecordableModel`, `EncodesPadded` and `TakesStreamedText`."""
 
-    capabilities = (Capability.SPEAK,)
-
-    def __init__(self, ops: Ops, weights: Weights, speech_codec: Codec, checkpoint: Checkpoint):
-        """Bind weights to a checkpoint's configuration; see `loader.load`."""
+    def __init__(
+        self,
+        ops: Ops,
+        weights: Weights,
+        speech_codec: Codec,
+        config: TTSConfig,
+    ):
+        """Bind weights to a checkpoint's configuration; see `load_model`."""
         self._ops, self._weights, self.codec = ops, weights, speech_codec
-        self._checkpoint, self._config = checkpoint, checkpoint.config
+        self._config = config
         talker_config = self._config.talker_config
         self._groups = talker_config.num_code_groups
         pad = self._config.tts_pad_token_id
@@ -80,70 +90,6 @@ class Qwen3TTS:
         """Numbers per position: a frame, and the text id added to it."""
         return self._groups + 1
 
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate of the audio in Hz."""
-        return self.codec.sample_rate
-
-    @property
-    def speakers(self) -> tuple[str, ...]:
-        """Names of the built-in speakers."""
-        return tuple(self._config.talker_config.spk_id)
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Names of the languages; dialects are selected by their speakers."""
-        names = self._config.talker_config.codec_language_id
-        return tuple(name for name in names if "dialect" not in name)
-
-    @property
-    def can_clone(self) -> bool:
-        """Whether the checkpoint has a speaker encoder."""
-        return self._config.speaker_encoder_config is not None
-
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether the checkpoint was trained on instructions; otherwise they are ignored."""
-        return follows_instructions(self._config)
-
-    # -- requests ----------------------------------------------------------------------------
-    def split_text(self, text: str) -> list[str]:
-        """Split text into pieces of a length that the checkpoint was trained on.
-
-        Raises:
-            InvalidRequest: The checkpoint speaks only plain English, and the text contains none.
-        """
-        limit = self._config.max_text_characters
-        if not self._config.plain_english:
-            return split_text(text, limit)
-        plain = sentences(text)
-        if not plain:
-            raise InvalidRequest(
-                "the text contains nothing that this model can pronounce (it speaks English)",
-                param="input",
-            )
-        return [piece for sentence in plain for piece in split_text(sentence, limit)]
-
-    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
-        """Validate and tokenise a request; raises as `prepare.prepare_speech`."""
-        return prepare.prepare_speech(self._checkpoint, request_id, model, ask)
-
-    def text_stream(self, request_id: str, model: str, ask: SpeechInput) -> TextStream:
-        """Open a stream for text that is still being written; see `text_stream.TextStream`."""
-        return TextStream(self._checkpoint, request_id, model, ask)
-
-    def prepare_voice(
-        self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
-    ) -> Request:
-        """Make an encode-only request for a reference clip; raises as `prepare.prepare_voice`."""
-        return prepare.prepare_voice(self._checkpoint, request_id, model, samples, text)
-
-    def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt:
-        """Convert the result of `prepare_voice`'s request to a voice."""
-        codes = encoded[1].astype(np.int64) if len(encoded) > 1 else None
-        vector = encoded[0].astype(np.float32)
-        return VoicePrompt(vector, codes, text if codes is not None else None)
-
     # -- the log -----------------------------------------------------------------------------
     def positions_ready(self, sequence: Sequence) -> int:
         """Return how many positions have known inputs; all, once the text is complete."""
@@ -159,7 +105,7 @@ class Qwen3TTS:
         if sequence.input.is_open or not prompt.limits_frames:
             return request.max_entries
         num_text_ids = prompt.num_text_ids + len(sequence.input.written)
-        return min(request.max_entries, self._checkpoint.config.most_frames(num_text_ids))
+        return min(request.max_entries, self._config.most_frames(num_text_ids))
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop): equal keys mean equal talker inputs.
@@ -283,6 +229,43 @@ class Qwen3TTS:
             raise ValueError(f"frame {frame} needs text that is not written yet")
         ends = sequence.request.open_input and place == len(written)  # a closed track has its own
         return self._config.tts_eos_token_id if ends else self._pad[0]
+
+
+def load_model(folder: Path, backend: Backend) -> Qwen3TTS:
+    """Read configuration, weights and the codec in `speech_tokenizer/`.
+
+    Raises:
+        CheckpointError: Something is missing or does not match; the message names the file, key or
+            tensor.
+    """
+    config = read_config(folder)
+    codec_config = read_codec_config(folder, config)
+    weights = backend.load_weights(folder, tensor_shapes(config))
+    codec_weights = backend.load_weights(folder / CODEC_FOLDER, codec.tensor_shapes(codec_config))
+    codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
+    clones = config.speaker_encoder_config is not None
+    speech_codec = Codec(backend.ops, codec_weights, codec_config, warms_up=clones)
+    weights = talker.prepare(backend.ops, weights, config)
+    return Qwen3TTS(backend.ops, weights, speech_codec, config)
+
+
+def read_sizes(folder: Path) -> ModelSizes:
+    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+    config = read_config(folder)
+    codec_config, encoders = read_codec_config(folder, config), list[EncoderSizes]()
+    if speakers := config.speaker_encoder_config:
+        encoders.append(SpeakerSizes(speakers))
+        if not config.clones_by_vector:
+            encoders.append(CodeSizes(codec_config))
+    return ModelSizes(
+        config.talker_config.stack.layers,
+        config.talker_config.max_position_embeddings,
+        (config.talker_config.vocab_size,),
+        CodecSizes(codec_config),
+        encodes=True,
+        encoders=tuple(encoders),
+        weights=(tensor_shapes(config), codec.tensor_shapes(codec_config)),
+    )
 
 
 def _prompt(sequence: Sequence) -> SpeechPrompt:

@@ -44,7 +44,7 @@ _LANGUAGE_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `prepare` needs of a loaded checkpoint.
+    """Configuration and tokenizer of a checkpoint, for API servers.
 
     Attributes:
         config: config.json.
@@ -52,6 +52,7 @@ class Checkpoint:
         text: Tokenizer and template.
         sample_rate: Sample rate of a reference clip, Hz.
         frame_samples: Samples of a clip in one frame.
+        output_rate: Sample rate of the audio that is spoken, Hz.
     """
 
     config: TTSConfig
@@ -59,6 +60,7 @@ class Checkpoint:
     text: SpeechText
     sample_rate: int
     frame_samples: int
+    output_rate: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

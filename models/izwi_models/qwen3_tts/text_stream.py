@@ -3,7 +3,7 @@
     text ─▶ (plain English) ─▶ pieces ─▶ settled ids ─▶ requests, and ids to append
 
 Requests and ids depend only on the text, not on how it arrives: its pieces are those of
-`Qwen3TTS.split_text`, and their joined ids those of `prepare_speech`.
+`Qwen3TTSFrontend.split_text`, and their joined ids those of `prepare_speech`.
 """
 
 from __future__ import annotations

@@ -23,20 +23,11 @@ def _max_clips() -> list[int]:
     return [min(_MAX_CLIPS, _MAX_BATCH_S // seconds) for seconds in _LENGTHS_S]
 
 
-class PaddedSpeakers:
-    """Encoder of log mel to speaker vectors. Implements `izwi.model.encoders.PaddedEncoder`."""
+class SpeakerSizes:
+    """Batches of the speaker encoder. Implements `izwi.model.encoders.EncoderSizes`."""
 
-    axis = 0  # the frames of (frames, mel_dim)
-
-    def __init__(self, ops: Ops, weights: Weights, config: SpeakerEncoderConfig):
-        """Bind the encoder.
-
-        Args:
-            ops: The backend's operations.
-            weights: Tensors by checkpoint name.
-            config: Sizes of the encoder.
-        """
-        self._ops, self._weights, self._config = ops, weights, config
+    def __init__(self, config: SpeakerEncoderConfig):
+        self._config = config
         lengths = (-(-s * config.sample_rate // SPEAKER_HOP) for s in _LENGTHS_S)
         self.shapes: tuple[tuple[int, ...], ...] = tuple(
             (frames, config.mel_dim) for frames in lengths
@@ -51,29 +42,12 @@ class PaddedSpeakers:
         """Return the most numbers that encoding a batch keeps at once."""
         return _PEAK_ARRAYS * pieces * shape[0] * self._config.enc_channels[-1]
 
-    def encode_padded(self, values: Array, lengths: Array) -> Array:
-        """Encode (batch, frames, mel_dim) with (batch,) frames of each clip: (batch, hidden)."""
-        return speaker_embedding(self._ops, self._weights, self._config, values, lengths)
 
-    def unpadded(self, row: Array, length: int) -> Array:  # noqa: ARG002
-        """Return the vector unchanged: its size does not depend on the length."""
-        return row
+class CodeSizes:
+    """Batches of the codec's encoder. Implements `izwi.model.encoders.EncoderSizes`."""
 
-
-class PaddedCodes:
-    """Encoder of samples to frames of codes. Implements `izwi.model.encoders.PaddedEncoder`."""
-
-    axis = 0  # the samples
-
-    def __init__(self, ops: Ops, weights: Weights, config: codec.CodecConfig):
-        """Bind the encoder.
-
-        Args:
-            ops: The backend's operations.
-            weights: Prepared weights of the codec.
-            config: The codec's configuration.
-        """
-        self._ops, self._weights, self._config = ops, weights, config
+    def __init__(self, config: codec.CodecConfig):
+        self._config = config
         rate, frame = config.input_sample_rate, config.encode_downsample_rate
         self.shapes: tuple[tuple[int, ...], ...] = tuple(
             (-(-s * rate // frame) * frame,) for s in _LENGTHS_S
@@ -87,6 +61,48 @@ class PaddedCodes:
     def peak_values(self, shape: tuple[int, ...], pieces: int) -> int:
         """Return the most numbers that encoding a batch keeps at once: the first convolutions'."""
         return _PEAK_CODE_ARRAYS * pieces * shape[0] * self._config.encoder_config.num_filters
+
+
+class PaddedSpeakers(SpeakerSizes):
+    """Encoder of log mel to speaker vectors. Implements `izwi.model.encoders.PaddedEncoder`."""
+
+    axis = 0  # the frames of (frames, mel_dim)
+
+    def __init__(self, ops: Ops, weights: Weights, config: SpeakerEncoderConfig):
+        """Bind the encoder.
+
+        Args:
+            ops: The backend's operations.
+            weights: Tensors by checkpoint name.
+            config: Sizes of the encoder.
+        """
+        super().__init__(config)
+        self._ops, self._weights = ops, weights
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode (batch, frames, mel_dim) with (batch,) frames of each clip: (batch, hidden)."""
+        return speaker_embedding(self._ops, self._weights, self._config, values, lengths)
+
+    def unpadded(self, row: Array, length: int) -> Array:  # noqa: ARG002
+        """Return the vector unchanged: its size does not depend on the length."""
+        return row
+
+
+class PaddedCodes(CodeSizes):
+    """Encoder of samples to frames of codes. Implements `izwi.model.encoders.PaddedEncoder`."""
+
+    axis = 0  # the samples
+
+    def __init__(self, ops: Ops, weights: Weights, config: codec.CodecConfig):
+        """Bind the encoder.
+
+        Args:
+            ops: The backend's operations.
+            weights: Prepared weights of the codec.
+            config: The codec's configuration.
+        """
+        super().__init__(config)
+        self._ops, self._weights = ops, weights
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
         """Encode (batch, samples) with (batch,) lengths: (batch, frames, codebooks) int64."""

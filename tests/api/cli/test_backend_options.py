@@ -26,9 +26,7 @@ def test_the_models_of_an_api_server_have_the_weights_that_were_asked_for(tmp_pa
         services = open_services(
             ("izwi-tiny-tts", "izwi-tiny-asr"), RuntimeOptions("cpu", weights=weights)
         )
-        counts = [
-            quantized_weights(services.registry.model(name)) for name in services.registry.names()
-        ]
+        counts = list(map(quantized_weights, services.registry.models.values()))
         assert all(counts) if weights == "int8" else not any(counts), counts
 
 

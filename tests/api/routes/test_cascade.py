@@ -244,7 +244,7 @@ def test_disconnect_frees_all_models(create, served):
 async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, monkeypatch):
     services, passes = served[1], {"chat": 0, TTS: 0}
     for name in passes:
-        model = services.registry.model(name)
+        model = services.registry.models[name]
 
         def run(x, context, name=name, run=model.run):
             passes[name] += 1

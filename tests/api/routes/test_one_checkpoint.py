@@ -15,7 +15,7 @@ from izwi.audio.encode import stream_encoder, wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.routes.realtime_calls import has_webrtc
 from izwi_api.serve.app import create_app
-from izwi_models.lfm2_audio import loader
+from izwi_models.lfm2_audio import model as lfm2_model
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
@@ -39,7 +39,7 @@ def served(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_SPEECH_DETECTION", "0")
         # Kyutai's file comes without a configuration
-        patch.setattr(loader, "MimiConfig", partial(MimiConfig, **MIMI))
+        patch.setattr(lfm2_model, "MimiConfig", partial(MimiConfig, **MIMI))
         services = services_of(root / "home", *folders)
     app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port:

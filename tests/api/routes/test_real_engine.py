@@ -110,7 +110,7 @@ def slow_steps(served, monkeypatch):
     """Steps so long that a client's leaving is noticed in the step in which it leaves."""
     _, services = served
     for name in ("custom_voice", "asr"):
-        model = services.registry.model(name)
+        model = services.registry.models[name]
 
         def run(x, context, run=model.run):
             time.sleep(0.1)

@@ -20,8 +20,9 @@ from izwi.engine.engine import Engine
 from izwi.inputs.speech import AlignmentInput, TranscriptionInput
 from izwi.model.encoders import EncodesPadded
 from izwi.request.request import EncodeInput
-from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
-from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_aligner import FAMILY as ALIGNER
+from izwi_models.qwen3_asr import FAMILY
+from izwi_models.qwen3_asr.model import Qwen3ASR
 from izwi_models.qwen3_asr.prompt import CLIP, cut_windows
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr
@@ -50,7 +51,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def load(folder: Path, ops: TorchOps) -> Qwen3ASR:
-    loaded = FAMILY.load(folder, TorchBackend(ops))
+    loaded = FAMILY.load_model(folder, TorchBackend(ops))
     assert isinstance(loaded, Qwen3ASR)
     return loaded
 
@@ -149,6 +150,7 @@ def test_encoding_waits_for_nothing(model):
 
 def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str]]:
     """Tokens of seven clips, and the kinds of windows that ran unrecorded."""
+    frontend: Any = FAMILY.load_frontend(folder)
     model, plain = load(folder, ops), list[str]()
     encode = model.encode
 
@@ -163,7 +165,7 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
     ids: dict[str, list[int]] = {}
     for n, seconds in enumerate((8.0, 0.6, 3.2, 8.0, 20.0, 5.0, 1.0)):
         ask = TranscriptionInput(waveform(seconds, n % 5), max_new_tokens=12)
-        engine.submit(model.prepare_transcription(str(n), "tiny", ask))
+        engine.submit(frontend.prepare_transcription(str(n), "tiny", ask))
         ids[str(n)] = []
     while engine.has_work:
         for chunk in engine.step():
@@ -184,11 +186,11 @@ def test_encoders_are_captured_for_models_with_output_positions(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
     heard: list[Any] = []
     for ops in (TorchOps(DEVICE), RecordingOps(DEVICE)):
-        aligner: Any = ALIGNER.load(folder, TorchBackend(ops))
+        aligner: Any = ALIGNER.load_model(folder, TorchBackend(ops))
         assert isinstance(aligner, EncodesPadded)
         engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))
         ask = AlignmentInput(waveform(9.3), "the quick brown fox", "English")
-        engine.submit(aligner.prepare_alignment("a", "tiny", ask))
+        engine.submit(ALIGNER.load_frontend(folder).prepare_alignment("a", "tiny", ask))
         classes: list[int] = []
         while engine.has_work:
             for chunk in engine.step():

@@ -24,7 +24,7 @@ from izwi.engine.engine import Engine
 from izwi.model.protocol import step
 from izwi.request.request import SamplingParams
 from izwi.request.sequence import Sequence
-from izwi_models.qwen3.decoder import DecoderConfig
+from izwi_models.qwen3.config import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
 

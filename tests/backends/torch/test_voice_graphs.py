@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, ops: TorchOps) -> Qwen3TTS:
-    loaded = FAMILY.load(folder, TorchBackend(ops))
+    loaded = FAMILY.load_model(folder, TorchBackend(ops))
     assert isinstance(loaded, Qwen3TTS)
     return loaded
 
@@ -206,6 +206,7 @@ def spoken(
     folder: Path, ops: TorchOps, graphs: bool = True
 ) -> tuple[dict[str, list[list[int]]], list[str]]:
     """Frames of cloned speech, and the kinds of clips that the model encoded as they are."""
+    frontend: Any = FAMILY.load_frontend(folder)
     model, plain = load(folder, ops), list[str]()
     encode = model.encode
 
@@ -223,7 +224,7 @@ def spoken(
     ):
         voice = ReferenceClip(waveform(samples / 16_000, n), text)
         ask = SpeechInput("Hello there.", voice=voice, temperature=0.0, max_new_tokens=8)
-        engine.submit(model.prepare_speech(str(n), "tiny", ask))
+        engine.submit(frontend.prepare_speech(str(n), "tiny", ask))
         frames[str(n)] = []
     while engine.has_work:
         for chunk in engine.step():

@@ -15,7 +15,7 @@ from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ToolChoice
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.realtime.answering.context_window import answer_room, open_within
 from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.answering.response import ResponseSetting
@@ -151,7 +151,9 @@ def takes_audio(services: Services, model_name: str) -> bool:
     return Capability.CONVERSE in services.registry.model(model_name).frontend.capabilities
 
 
-async def find_voice(services: Services, model: ServedModel[SpeechModel], name: str | None) -> Any:
+async def find_voice(
+    services: Services, model: ServedModel[SpeechFrontend], name: str | None
+) -> Any:
     """Return a voice of a speech model; None selects its first speaker. Raises VoiceNotFound."""
     if name is not None:
         return await resolve_voice(services, model, name)
@@ -159,7 +161,7 @@ async def find_voice(services: Services, model: ServedModel[SpeechModel], name: 
     return speakers[0] if speakers else None
 
 
-def _voice_model(services: Services) -> ServedModel[SpeechModel]:
+def _voice_model(services: Services) -> ServedModel[SpeechFrontend]:
     """Return the speech model, preferably one with streamed text input."""
     try:
         name = default_writable_model(services.registry)

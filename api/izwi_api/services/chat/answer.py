@@ -17,7 +17,7 @@ from izwi.engine_client.protocol import Abortable, Answer, Answers
 from izwi.errors import ModelNotFound, Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
-from izwi.model.protocol import ChatModel
+from izwi.model.frontend import ChatFrontend
 from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
 from izwi_api.services.context import chunks_of, tokens_of
@@ -255,7 +255,7 @@ def start_ahead(registry: Registry) -> None:
 
 
 async def open_answers(
-    model: ServedModel[ChatModel],
+    model: ServedModel[ChatFrontend],
     ask: ChatInput,
     *,
     stops: Sequence[str] = (),
@@ -301,7 +301,7 @@ async def open_answers(
 
 
 async def open_answer(
-    model: ServedModel[ChatModel], ask: ChatInput, *, stops: Sequence[str] = ()
+    model: ServedModel[ChatFrontend], ask: ChatInput, *, stops: Sequence[str] = ()
 ) -> ChatAnswer:
     """Start one answer to a conversation, like `open_answers`."""
     (answer,) = await open_answers(model, ask, stops=stops)

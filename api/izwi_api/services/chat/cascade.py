@@ -20,7 +20,7 @@ from izwi.engine_client.protocol import Abortable
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import ChatModel, SpeechModel
+from izwi.model.frontend import ChatFrontend, SpeechFrontend
 from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, open_answer
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.speakable import SpeakableText
@@ -34,7 +34,7 @@ _MAX_UNREAD_AUDIO = 4
 class Voice:
     """A speech model, and how it speaks; the text of `ask` is not used."""
 
-    model: ServedModel[SpeechModel]
+    model: ServedModel[SpeechFrontend]
     ask: SpeechInput
 
 
@@ -173,7 +173,7 @@ class SpokenAnswer(Abortable):
 
 
 async def open_spoken_answer(
-    model: ServedModel[ChatModel],
+    model: ServedModel[ChatFrontend],
     ask: ChatInput,
     voice: Voice | None,
     *,

@@ -14,7 +14,7 @@ from izwi.engine_client.protocol import Answer as EngineAnswer
 from izwi.errors import Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText
 from izwi.inputs.conversation import Answer, ConversationInput, size_of
-from izwi.model.protocol import ConversationModel
+from izwi.model.frontend import ConversationFrontend
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import chunks_of, tokens_of
@@ -108,7 +108,7 @@ class ConversationAnswer(Abortable):
 
 
 async def open_conversation(
-    model: ServedModel[ConversationModel], ask: ConversationInput
+    model: ServedModel[ConversationFrontend], ask: ConversationInput
 ) -> ConversationAnswer:
     """Start an answer.
 

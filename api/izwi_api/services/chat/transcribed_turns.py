@@ -12,7 +12,7 @@ from izwi.errors import InvalidAudio, InvalidRequest
 from izwi.inputs.conversation import Answer
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 from izwi_api.schemas.cascade import CascadeBody, HeardMessage
 from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
 from izwi_api.services.chat.spoken_turns import decode_input_audio
@@ -96,7 +96,7 @@ class _Writing:
         num_heard: Prompt positions that the transcriber computed so far.
     """
 
-    def __init__(self, services: Services, transcriber: ServedModel[TranscriptionModel] | None):
+    def __init__(self, services: Services, transcriber: ServedModel[TranscriptionFrontend] | None):
         self.num_heard = 0
         self._services, self._transcriber = services, transcriber
 

@@ -110,6 +110,8 @@ class ModelChanges:
                     folder = await self._locate(name, report)
                     report(Progress("loading"))
                     loaded = await self._read(name, folder)
+                    if loaded.model is None:
+                        raise InvalidRequest("this process loads no models", param="model")
                     await self._engine.add(name, loaded.model)
                     self._registry.serve(name, loaded)
             report(Progress("ready"))

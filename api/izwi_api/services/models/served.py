@@ -15,12 +15,12 @@ from izwi.engine_client.protocol import Answer, Answers, EngineClient
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller
 from izwi.model.capability import Capability
-from izwi.model.protocol import (
-    Capable,
-    ChatModel,
-    ConversationModel,
-    SpeechModel,
-    TranscriptionModel,
+from izwi.model.frontend import (
+    ChatFrontend,
+    ConversationFrontend,
+    Frontend,
+    SpeechFrontend,
+    TranscriptionFrontend,
 )
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
@@ -32,8 +32,8 @@ _MAX_SHOWN = 64
 # `deadline`.
 LIVE_PRIORITY = 1
 
-FrontendT = TypeVar("FrontendT", bound=Capable)
-FrontendT_co = TypeVar("FrontendT_co", bound=Capable, covariant=True)
+FrontendT = TypeVar("FrontendT", bound=Frontend)
+FrontendT_co = TypeVar("FrontendT_co", bound=Frontend, covariant=True)
 
 
 class Registry(Protocol):
@@ -43,23 +43,23 @@ class Registry(Protocol):
         """Return all names, in the order of loading."""
         ...
 
-    def model(self, name: str) -> Capable:
+    def model(self, name: str) -> Frontend:
         """Return a model. Raises ModelNotFound."""
         ...
 
-    def speech(self, name: str) -> SpeechModel:
+    def speech(self, name: str) -> SpeechFrontend:
         """Return a speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def transcription(self, name: str) -> TranscriptionModel:
+    def transcription(self, name: str) -> TranscriptionFrontend:
         """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def chat(self, name: str) -> ChatModel:
+    def chat(self, name: str) -> ChatFrontend:
         """Return a chat model. Raises ModelNotFound and InvalidRequest."""
         ...
 
-    def conversation(self, name: str) -> ConversationModel:
+    def conversation(self, name: str) -> ConversationFrontend:
         """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
@@ -187,27 +187,27 @@ class ServedModels:
         """Return the name of the first model with a capability. Raises ModelNotFound."""
         return self._registry.default(capability)
 
-    def model(self, name: str) -> ServedModel[Capable]:
+    def model(self, name: str) -> ServedModel[Frontend]:
         """Return a model, whatever it does. Raises ModelNotFound."""
         real = self._served(name)
         return self._with(real, self._registry.model(real))
 
-    def speech(self, name: str) -> ServedModel[SpeechModel]:
+    def speech(self, name: str) -> ServedModel[SpeechFrontend]:
         """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
         real = self._served(name)
         return self._with(real, self._registry.speech(real))
 
-    def transcription(self, name: str) -> ServedModel[TranscriptionModel]:
+    def transcription(self, name: str) -> ServedModel[TranscriptionFrontend]:
         """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
         real = self._served(name)
         return self._with(real, self._registry.transcription(real))
 
-    def chat(self, name: str) -> ServedModel[ChatModel]:
+    def chat(self, name: str) -> ServedModel[ChatFrontend]:
         """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
         real = self._served(name)
         return self._with(real, self._registry.chat(real))
 
-    def conversation(self, name: str) -> ServedModel[ConversationModel]:
+    def conversation(self, name: str) -> ServedModel[ConversationFrontend]:
         """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         real = self._served(name)
         return self._with(real, self._registry.conversation(real))

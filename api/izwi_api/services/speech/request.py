@@ -8,7 +8,7 @@ import binascii
 
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -35,7 +35,7 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
         raise InvalidRequest("input has no text", param="input")
 
 
-def ignored_fields(model: SpeechModel, body: SpeechBody) -> list[str]:
+def ignored_fields(model: SpeechFrontend, body: SpeechBody) -> list[str]:
     """Return the fields of a request that its model cannot follow."""
     is_asked = bool((body.instructions or "").strip())
     return ["instructions"] if is_asked and not model.follows_instructions else []
@@ -59,7 +59,7 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
 
 
 async def find_voice(
-    services: Services, model: ServedModel[SpeechModel], body: SpeechBody
+    services: Services, model: ServedModel[SpeechFrontend], body: SpeechBody
 ) -> str | VoicePrompt | ReferenceClip | None:
     """Return the voice that a request names or contains.
 

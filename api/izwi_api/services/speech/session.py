@@ -19,7 +19,7 @@ from msgspec import structs
 from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.model.capability import Capability
-from izwi.request.input_stream import WritableModel
+from izwi.request.input_stream import WritableFrontend
 from izwi_api.schemas.speech_stream import (
     InputCancel,
     InputDone,
@@ -130,7 +130,7 @@ class SpeechSession:
         timing = self._word_aligner(config) if config.word_timestamps else None
         ask = speech_input(config, await find_voice(services, model, config))
         if config.split_granularity == "none":
-            if not isinstance(model.frontend, WritableModel):
+            if not isinstance(model.frontend, WritableFrontend):
                 raise InvalidRequest(
                     f"{model_name!r} needs its sentences whole", param="split_granularity"
                 )

@@ -21,8 +21,7 @@ from izwi.audio.tempo import StreamTempo
 from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
-from izwi.model.tracks import Track
+from izwi.model.frontend import AudioEntries, SpeechFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of, frames_of
 from izwi_api.services.models.served import ServedModel
@@ -58,12 +57,12 @@ class Speech(Abortable):
         num_prompt_positions: Prompt positions of all pieces, for usage.
         num_frames: Frames generated so far.
         texts: Its pieces, in order.
-        tracks: The speech model's tracks.
+        audio_entries: Which entries of its chunks are frames of audio.
     """
 
     def __init__(
         self,
-        model: ServedModel[SpeechModel],
+        model: ServedModel[SpeechFrontend],
         texts: Sequence[str],
         requests: Sequence[Request],
         pauses: Mapping[int, float],
@@ -81,7 +80,7 @@ class Speech(Abortable):
                 any audio.
         """
         self.texts, self.sample_rate = texts, model.frontend.sample_rate
-        self.tracks = model.frontend.tracks
+        self.audio_entries = model.frontend.audio_entries
         self._pauses = pauses
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
@@ -108,7 +107,7 @@ class Speech(Abortable):
                 if not self._answers:
                     break
                 async for chunk in chunks_of(self._answers[0]):
-                    self.num_frames += len(frames_of(chunk, self.tracks))
+                    self.num_frames += len(frames_of(chunk, self.audio_entries))
                     if chunk.pcm is not None:
                         self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield chunk
@@ -153,16 +152,16 @@ class CollectedCodes:
         sample_rate: Sample rate of the audio, in Hz.
     """
 
-    def __init__(self, speech: AudioSource, tracks: Sequence[Track]):
+    def __init__(self, speech: AudioSource, audio_entries: AudioEntries):
         self.sample_rate = speech.sample_rate
-        self._speech, self._tracks = speech, tracks
+        self._speech, self._audio_entries = speech, audio_entries
         self._codes: list[list[int]] = []
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks; raises as those of the speech do."""
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
-                self._codes += frames_of(chunk, self._tracks).tolist()
+                self._codes += frames_of(chunk, self._audio_entries).tolist()
                 yield chunk
 
     def take(self) -> list[list[int]]:
@@ -172,7 +171,7 @@ class CollectedCodes:
 
 
 async def open_speech(
-    model: ServedModel[SpeechModel],
+    model: ServedModel[SpeechFrontend],
     ask: SpeechInput,
     *,
     streams: bool = True,
@@ -237,7 +236,7 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: ServedModel[SpeechModel], ask: SpeechInput, streams: bool
+    model: ServedModel[SpeechFrontend], ask: SpeechInput, streams: bool
 ) -> tuple[list[str], list[Request], dict[int, float]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
@@ -252,7 +251,7 @@ def _prepare(
     return texts, requests, pauses
 
 
-def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
+def _split(model: SpeechFrontend, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
     """Return the pieces of a text, and the seconds of silence before each, by index.
 
     Raises:

@@ -15,7 +15,7 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.synthesis import open_speech
@@ -70,7 +70,7 @@ async def design_voice(
     return await keep_voice(services, cloner, voice)
 
 
-def _designing_model(services: Services, wanted: str | None) -> ServedModel[SpeechModel]:
+def _designing_model(services: Services, wanted: str | None) -> ServedModel[SpeechFrontend]:
     able = [model for model in speech_models(services) if _follows_descriptions(model.frontend)]
     if wanted not in (None, _ANY_MODEL):
         named = [model for model in able if model.name == wanted]
@@ -87,12 +87,12 @@ def _designing_model(services: Services, wanted: str | None) -> ServedModel[Spee
     return able[0]
 
 
-def _follows_descriptions(model: SpeechModel) -> bool:
+def _follows_descriptions(model: SpeechFrontend) -> bool:
     """Whether a model makes a voice from words: it has no speakers, and does not clone."""
     return not model.speakers and not model.can_clone
 
 
-async def _said(model: ServedModel[SpeechModel], text: str, prompt: str) -> bytes:
+async def _said(model: ServedModel[SpeechFrontend], text: str, prompt: str) -> bytes:
     """Speak a text in the described voice, and return a WAV file."""
     ask = SpeechInput(text, instruct=prompt)
     async with (

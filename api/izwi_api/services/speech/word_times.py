@@ -24,7 +24,7 @@ from izwi.engine_client.protocol import Abortable
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
-from izwi.model.alignment import AlignedWord, AlignmentModel
+from izwi.model.alignment import AlignedWord, AlignmentFrontend
 from izwi.request.request import Chunk
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import Speech
@@ -184,7 +184,7 @@ class _Part:
     start: int
 
 
-def _cut(model: AlignmentModel, text: str, heard: list[Float32], rate: int) -> list[_Part]:
+def _cut(model: AlignmentFrontend, text: str, heard: list[Float32], rate: int) -> list[_Part]:
     """Cut a piece of speech to parts that the aligner accepts; skip parts without words."""
     samples = resample(np.concatenate(heard), rate, SAMPLE_RATE)
     places = model.split_audio(samples)

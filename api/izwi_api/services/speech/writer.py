@@ -18,8 +18,8 @@ from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import SpeechModel
-from izwi.request.input_stream import TextPart, WritableModel
+from izwi.model.frontend import SpeechFrontend
+from izwi.request.input_stream import TextPart, WritableFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of
 from izwi_api.services.models.served import ServedModel, ServedModels
@@ -58,7 +58,12 @@ class SpeechWriter(Abortable):
     """
 
     def __init__(
-        self, model: ServedModel[SpeechModel], text: PausingText, speech_id: str, *, charged: bool
+        self,
+        model: ServedModel[SpeechFrontend],
+        text: PausingText,
+        speech_id: str,
+        *,
+        charged: bool,
     ):
         self.sample_rate = model.frontend.sample_rate
         self.num_prompt_positions = 0
@@ -248,13 +253,13 @@ def default_writable_model(registry: ServedModels) -> str:
     """
     for name in registry.names():
         model = registry.model(name).frontend
-        if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
+        if Capability.SPEAK in model.capabilities and isinstance(model, WritableFrontend):
             return name
     raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
 
 async def open_speech_writer(
-    model: ServedModel[SpeechModel], ask: SpeechInput, *, charged: bool = True
+    model: ServedModel[SpeechFrontend], ask: SpeechInput, *, charged: bool = True
 ) -> SpeechWriter:
     """Start a speech whose text is written later; `ask.text` is not used.
 
@@ -267,7 +272,7 @@ async def open_speech_writer(
         InvalidRequest: The model cannot do what was requested, or needs the whole text.
     """
     frontend = model.frontend
-    if not isinstance(frontend, WritableModel):
+    if not isinstance(frontend, WritableFrontend):
         raise InvalidRequest(f"{model.name!r} needs the complete text", param="model")
     speech_id = new_speech_id()
     plain = replace(ask, pronunciations=None)

@@ -18,7 +18,7 @@ from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidRequest, ModelNotFound, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import AlignmentInput
-from izwi.model.alignment import AlignedWord, AlignmentModel
+from izwi.model.alignment import AlignedWord, AlignmentFrontend
 from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of
@@ -31,7 +31,7 @@ from izwi_api.usage.metering import Charge, seconds
 class Aligner:
     """Aligns with a served model."""
 
-    served: ServedModel[AlignmentModel]
+    served: ServedModel[AlignmentFrontend]
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Aligner:
         return self.served.name
 
     @property
-    def model(self) -> AlignmentModel:
+    def model(self) -> AlignmentFrontend:
         """The model."""
         return self.served.frontend
 
@@ -144,7 +144,7 @@ def find_aligner(registry: ServedModels, name: str | None = None) -> Aligner:
     does = model.frontend.capabilities
     if Capability.ALIGN not in does:
         raise InvalidRequest(f"model {name!r} does {', '.join(does)}, not alignment", param="model")
-    return Aligner(cast(ServedModel[AlignmentModel], model))
+    return Aligner(cast(ServedModel[AlignmentFrontend], model))
 
 
 def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:

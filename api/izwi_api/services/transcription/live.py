@@ -20,11 +20,11 @@ from izwi.arrays import Float32
 from izwi.engine_client.protocol import Answer
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.capability import Capability
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.input_stream import (
     DecodingStep,
     PartialTranscript,
-    StreamingTranscriptionModel,
+    StreamingTranscriptionFrontend,
     TranscriptionStream,
 )
 from izwi.request.request import Request
@@ -90,8 +90,8 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def __init__(
         self,
-        model: ServedModel[TranscriptionModel],
-        frontend: StreamingTranscriptionModel,
+        model: ServedModel[TranscriptionFrontend],
+        frontend: StreamingTranscriptionFrontend,
         stream: TranscriptionStream,
         charge: Charge,
     ):
@@ -306,14 +306,14 @@ def default_streaming_model(registry: ServedModels) -> str:
     """Return the first model that transcribes while audio arrives. Raises ModelNotFound."""
     for name in registry.names():
         model = registry.model(name).frontend
-        is_streaming = isinstance(model, StreamingTranscriptionModel)
+        is_streaming = isinstance(model, StreamingTranscriptionFrontend)
         if is_streaming and Capability.TRANSCRIBE in model.capabilities:
             return name
     raise ModelNotFound("no model that transcribes live audio is served", param="model")
 
 
 async def open_live_transcription(
-    model: ServedModel[TranscriptionModel],
+    model: ServedModel[TranscriptionFrontend],
     *,
     language: str | None = None,
     context: str = "",
@@ -333,7 +333,7 @@ async def open_live_transcription(
         InvalidRequest: The model does not stream, or cannot do what was requested.
     """
     frontend = model.frontend
-    if not isinstance(frontend, StreamingTranscriptionModel):
+    if not isinstance(frontend, StreamingTranscriptionFrontend):
         raise InvalidRequest(f"{model.name!r} transcribes complete audio only", param="model")
     stream = frontend.open_stream(language=language, context=context, chunk_s=chunk_s)
     return LiveTranscription(model, frontend, stream, Charge(is_free=not charged))

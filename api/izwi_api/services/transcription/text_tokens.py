@@ -25,7 +25,7 @@ def text_tokens(
     """Pair the bytes of tokens with their log probabilities; skip tokens without bytes.
 
     Args:
-        spellings: Bytes of each token, from `TranscriptionModel.spell`.
+        spellings: Bytes of each token, from `TranscriptionFrontend.spell`.
         logprobs: One per token.
         joint: Text between the previous text and this one; it is added to the first token.
     """

@@ -22,8 +22,8 @@ from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import InvalidAudio, Overloaded
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
-from izwi.model.alignment import AlignmentModel
-from izwi.model.protocol import TranscriptionModel
+from izwi.model.alignment import AlignmentFrontend
+from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
 from izwi_api.services.models.served import ServedModel
@@ -75,7 +75,7 @@ class Transcription(Abortable):
             removed from the text. A space between two pieces belongs to the token after it.
     """
 
-    def __init__(self, model: TranscriptionModel, pieces: _Pieces):
+    def __init__(self, model: TranscriptionFrontend, pieces: _Pieces):
         ask = pieces.ask
         self.samples = ask.samples
         self.duration_s = len(ask.samples) / SAMPLE_RATE
@@ -204,7 +204,7 @@ class PieceOptions:
         upload: The file that the audio is from; it limits the pieces in flight.
     """
 
-    aligner: AlignmentModel | None = None
+    aligner: AlignmentFrontend | None = None
     detects_speech: bool = True
     upload: Upload | None = None
 
@@ -213,7 +213,7 @@ _PLAIN = PieceOptions()
 
 
 async def open_transcription(
-    model: ServedModel[TranscriptionModel],
+    model: ServedModel[TranscriptionFrontend],
     ask: TranscriptionInput,
     options: PieceOptions = _PLAIN,
 ) -> Transcription:
@@ -281,7 +281,7 @@ class _Pieces:
 
     def __init__(
         self,
-        model: ServedModel[TranscriptionModel],
+        model: ServedModel[TranscriptionFrontend],
         ask: TranscriptionInput,
         places: list[tuple[int, int]],
         options: PieceOptions,
@@ -404,7 +404,7 @@ def _is_spaceless(character: str) -> bool:
 
 
 def _cut(
-    model: TranscriptionModel, ask: TranscriptionInput, aligner: AlignmentModel | None
+    model: TranscriptionFrontend, ask: TranscriptionInput, aligner: AlignmentFrontend | None
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
     """Return the audio within full scale, and its pieces as [start, stop) in samples."""
     if len(ask.samples) == 0:

@@ -12,7 +12,7 @@ from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.host.threads import compute
 from izwi.inputs.speech import VoicePrompt
 from izwi.model.capability import Capability
-from izwi.model.protocol import ClonesVoices, SpeechModel
+from izwi.model.frontend import ClonesVoices, SpeechFrontend
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.services.models.served import ServedModel
 from izwi_api.voices.clip_check import check_length
@@ -22,7 +22,7 @@ _FIRST_PAUSE_S = 0.005
 _MAX_PAUSE_S = 0.1
 
 
-def cloning_model(services: Services) -> ServedModel[SpeechModel]:
+def cloning_model(services: Services) -> ServedModel[SpeechFrontend]:
     """Return the first served model that can clone. Raises InvalidRequest if there is none."""
     for model in speech_models(services):
         if model.frontend.can_clone:
@@ -30,11 +30,11 @@ def cloning_model(services: Services) -> ServedModel[SpeechModel]:
     raise InvalidRequest("no served model can clone a voice", param="audio_sample")
 
 
-def speech_models(services: Services) -> list[ServedModel[SpeechModel]]:
+def speech_models(services: Services) -> list[ServedModel[SpeechFrontend]]:
     """Return the served speech models."""
     models = map(services.registry.model, services.registry.names())
     return [
-        cast(ServedModel[SpeechModel], model)
+        cast(ServedModel[SpeechFrontend], model)
         for model in models
         if Capability.SPEAK in model.frontend.capabilities
     ]
@@ -80,7 +80,7 @@ class NewVoice(NamedTuple):
 
 
 async def keep_voice(
-    services: Services, model: ServedModel[SpeechModel] | None, voice: NewVoice
+    services: Services, model: ServedModel[SpeechFrontend] | None, voice: NewVoice
 ) -> StoredVoice:
     """Store a voice, with a model's prompt of its clip.
 
@@ -126,7 +126,7 @@ def check_not_speaker(services: Services, name: str) -> None:
 
 
 async def encoded_voice(
-    services: Services, model: ServedModel[SpeechModel], stored: StoredVoice
+    services: Services, model: ServedModel[SpeechFrontend], stored: StoredVoice
 ) -> VoicePrompt:
     """Return a stored voice as a prompt of a model; encode it at the first use.
 
@@ -150,7 +150,7 @@ async def encoded_voice(
 
 
 async def encode_clip(
-    model: ServedModel[SpeechModel], samples: Float32, text: str | None
+    model: ServedModel[SpeechFrontend], samples: Float32, text: str | None
 ) -> VoicePrompt:
     """Encode a clip with a model.
 
@@ -175,7 +175,7 @@ async def encode_clip(
     return await asyncio.to_thread(frontend.read_voice, encoded, text)
 
 
-def checkpoint_name(model: ServedModel[SpeechModel]) -> str:
+def checkpoint_name(model: ServedModel[SpeechFrontend]) -> str:
     """Return the name under which a model's prompts are stored; it changes with the checkpoint.
 
     Raises:
@@ -191,7 +191,7 @@ def _cannot_clone(model_name: str) -> InvalidRequest:
 
 
 async def _encode_stored(
-    services: Services, model: ServedModel[SpeechModel], stored: StoredVoice
+    services: Services, model: ServedModel[SpeechFrontend], stored: StoredVoice
 ) -> VoicePrompt:
     checkpoint = checkpoint_name(model)
     # Another process may have finished encoding since the first look-up.

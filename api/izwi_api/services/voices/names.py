@@ -6,7 +6,7 @@ import asyncio
 
 from izwi.errors import VoiceNotFound
 from izwi.inputs.speech import VoicePrompt
-from izwi.model.protocol import SpeechModel
+from izwi.model.frontend import SpeechFrontend
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.voices.encoding import encoded_voice
@@ -15,7 +15,7 @@ from izwi_api.voices.store import StoredVoice
 
 
 async def resolve_voice(
-    services: Services, model: ServedModel[SpeechModel], voice: str
+    services: Services, model: ServedModel[SpeechFrontend], voice: str
 ) -> str | VoicePrompt | None:
     """Return what a model speaks with for a voice's name.
 
@@ -44,7 +44,7 @@ async def resolve_voice(
     )
 
 
-def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | None:
+def alias_speaker(model: SpeechFrontend, settings: Settings, alias: str) -> str | None:
     """Return the speaker that an OpenAI name stands for; None without speakers."""
     chosen = _speaker(model, settings.voice_aliases.get(alias, ""))
     if chosen is not None or not model.speakers:
@@ -53,7 +53,7 @@ def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | N
     return model.speakers[position % len(model.speakers)]
 
 
-def _speaker(model: SpeechModel, voice: str) -> str | None:
+def _speaker(model: SpeechFrontend, voice: str) -> str | None:
     by_lower_name = {speaker.lower(): speaker for speaker in model.speakers}
     return by_lower_name.get(voice.lower())
 

@@ -19,7 +19,8 @@ from izwi.backends.torch.attention.dense import RopeTable, attend, rope_table
 from izwi.backends.torch.ops import TorchOps
 from izwi.inputs.speech import TextMode, VoicePrompt
 from izwi.ops.protocol import AttentionSpec
-from izwi_models.qwen3.decoder import DecoderConfig, decode
+from izwi_models.qwen3.config import DecoderConfig
+from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr import config as asr_config
 from izwi_models.qwen3_asr.encoder import Windows, encode_windows

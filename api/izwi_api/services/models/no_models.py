@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from izwi.checkpoints.registry import Registry
-from izwi.checkpoints.weightless import WeightlessBackend
 from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import InvalidRequest
 from izwi.model.protocol import Model
@@ -49,7 +48,7 @@ class NoEngine:
 
 def without_models(settings: Settings) -> LocalModels:
     """Return an engine and a registry without models."""
-    return LocalModels(NoEngine(), Registry(WeightlessBackend()), settings)
+    return LocalModels(NoEngine(), Registry(), settings)
 
 
 def _no_model() -> InvalidRequest:

@@ -1,0 +1,64 @@
+"""A model family: how one kind of checkpoint is recognised and loaded, as frontend and as model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from msgspec import Struct
+
+from izwi.model.frontend import Frontend
+from izwi.model.protocol import Backend, Model
+from izwi.model.sizes import ModelSizes
+
+
+class ModelModule(Protocol):
+    """The module of a family that computes; both functions raise CheckpointError."""
+
+    def load_model(self, folder: Path, backend: Backend) -> Model:
+        """Read configuration and weights."""
+        ...
+
+    def read_sizes(self, folder: Path) -> ModelSizes:
+        """Return what the model will take of a device, from its configuration."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to recognise and load one kind of checkpoint, from a folder in the published layout.
+
+    Attributes:
+        model_type: The `model_type` of its config.json, or else the first of its `architectures`.
+        load_frontend: Reads configuration and tokenizer. Raises CheckpointError, which names the
+            file or key that is missing or wrong.
+        model: Name of the `ModelModule`, which is not imported in processes without an engine.
+        fits: Distinguishes its config.json from others with that `model_type`; None accepts any
+            other.
+        prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
+            process.
+    """
+
+    model_type: str
+    load_frontend: Callable[[Path], Frontend]
+    model: str
+    fits: Callable[[Mapping[str, Any]], bool] | None = None
+    prompts: tuple[type[Struct], ...] = ()
+
+    def load_model(self, folder: Path, backend: Backend) -> Model:
+        """Read configuration and weights.
+
+        Raises:
+            CheckpointError: A file, key or tensor is missing or wrong; the message names it.
+        """
+        return self._module().load_model(folder, backend)
+
+    def read_sizes(self, folder: Path) -> ModelSizes:
+        """Read what a model will take of a device, without its weights; raises CheckpointError."""
+        return self._module().read_sizes(folder)
+
+    def _module(self) -> ModelModule:
+        return cast(ModelModule, import_module(self.model))

@@ -1,0 +1,51 @@
+"""What a model takes of a device, known from its configuration before any weight is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from izwi.model.encoders import EncoderSizes, Encodes, EncodesPadded
+from izwi.model.layers import CacheSpec
+from izwi.model.protocol import Model
+from izwi.model.tracks import CodecSizes, frame_track
+
+# Shapes of the tensors of one file, or of one folder, by name.
+TensorShapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelSizes:
+    """The sizes of a model, from which the memory of a device is planned.
+
+    Attributes:
+        layers: The state that each layer keeps for a sequence.
+        max_positions: Maximum number of positions of the checkpoint.
+        vocabularies: Ids of codebook 0 of each track.
+        codec: The codec of the track with audio, or None.
+        encodes: Whether the model implements `izwi.model.encoders.Encodes`.
+        encoders: Its audio encoders that take padded pieces.
+        weights: Shapes of all tensors; of a model that is loaded, none.
+    """
+
+    layers: tuple[CacheSpec, ...]
+    max_positions: int
+    vocabularies: tuple[int, ...]
+    codec: CodecSizes | None = None
+    encodes: bool = False
+    encoders: tuple[EncoderSizes, ...] = ()
+    weights: tuple[TensorShapes, ...] = ()
+
+    @staticmethod
+    def of(model: Model) -> ModelSizes:
+        """Return the sizes of a loaded model, without its weights."""
+        tracks = model.tracks
+        frames = frame_track(tracks)
+        return ModelSizes(
+            model.layers,
+            model.max_positions,
+            tuple(track.vocabulary for track in tracks),
+            None if frames is None else tracks[frames].codec,
+            isinstance(model, Encodes),
+            tuple(model.padded_encoders.values()) if isinstance(model, EncodesPadded) else (),
+        )

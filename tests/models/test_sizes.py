@@ -1,0 +1,60 @@
+"""Sizes that are read from a configuration are those of the model that is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from izwi.backends.torch.backend import torch_backend
+from izwi.model.family import Family
+from izwi.model.sizes import ModelSizes
+from izwi_models import FAMILIES
+from izwi_models.lfm2_audio import FAMILY as S2S
+from izwi_models.qwen3_aligner import FAMILY as ALIGNER
+from tests.models.kinds import KINDS
+from tests.models.tiny_aligner import write_tiny_aligner
+from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
+from tests.models.tiny_tts import write_tiny_tts
+
+CASES: dict[str, tuple[Family, Callable[[Path], Path]]] = {
+    **KINDS,
+    "cloning": (KINDS["tts"][0], lambda folder: write_tiny_tts(folder, "base")),
+    "aligner": (ALIGNER, write_tiny_aligner),
+    "s2s": (S2S, write_tiny_lfm2_audio),
+}
+
+
+def test_every_family_is_here() -> None:
+    assert {family.model for family, _ in CASES.values()} == {f.model for f in FAMILIES}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_sizes_are_known_without_weights(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, write = CASES[kind]
+    folder, backend = write(tmp_path / "m"), torch_backend("cpu", "float32")
+    load, asked = backend.load_weights, list[Mapping[str, tuple[int, ...]]]()
+
+    def load_weights(place: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        asked.append(shapes)
+        return load(place, shapes)
+
+    monkeypatch.setattr(backend, "load_weights", load_weights)
+    loaded, read = ModelSizes.of(family.load_model(folder, backend)), family.read_sizes(folder)
+    for name in ("layers", "max_positions", "vocabularies", "encodes"):
+        assert getattr(read, name) == getattr(loaded, name)
+    assert [dict(shapes) for shapes in read.weights] == [dict(shapes) for shapes in asked]
+    assert len(read.encoders) == len(loaded.encoders)
+    for ours, theirs in zip(read.encoders, loaded.encoders, strict=True):
+        assert list(ours.shapes) == list(theirs.shapes)
+        for shape in ours.shapes:
+            assert ours.max_pieces(shape) == theirs.max_pieces(shape)
+            assert ours.peak_values(shape, 3) == theirs.peak_values(shape, 3)
+    assert (read.codec is None) == (loaded.codec is None)
+    if read.codec is not None and loaded.codec is not None:
+        assert dict(read.codec.state) == dict(loaded.codec.state)
+        assert read.codec.peak_values(5) == loaded.codec.peak_values(5)
