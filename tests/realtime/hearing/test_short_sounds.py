@@ -18,7 +18,7 @@ from izwi_api.realtime.turns.rules import Rules
 from tests.realtime.scenes import Scene, cut, happened, over
 from tests.realtime.sounds.make_short_sounds import SHORT
 from tests.realtime.test_scenes import play
-from tests.realtime.world import World
+from tests.realtime.world import World, recorded, rms
 
 RATE = 16_000
 LEAST_MS = Rules().voiced_ms
@@ -136,3 +136,46 @@ def test_a_mistranscribed_word_interrupts_and_a_cough_does_not(
 ):
     monkeypatch.setattr(speech_transcriber, "LiveTranscriber", OddListener)
     assert happened(play(world, Scene(script, expected))) == expected
+
+
+def bark(hertz, length_s, chance):
+    """A burst with a pitch that rises and falls, rough, at 24 kHz. It is made, not recorded."""
+    at = np.arange(round(24_000 * length_s)) / 24_000
+    rise = np.exp(-(((at - 0.35 * length_s) / (0.25 * length_s)) ** 2))
+    phase = 2 * np.pi * np.cumsum(hertz * (1 + 0.5 * rise)) / 24_000
+    source = sum(np.sin(k * phase) / k**0.8 for k in range(1, 9))
+    spectrum = np.fft.rfft(source + 1.2 * chance.normal(size=len(at)))
+    bands = np.fft.rfftfreq(len(at), 1 / 24_000)
+    throat = 0.25 + 1 / (1 + ((bands - 900) / 200) ** 2) + 0.7 / (1 + ((bands - 1800) / 300) ** 2)
+    burst = np.fft.irfft(spectrum * throat / (1 + (bands / 4000) ** 2), len(at))
+    return burst * np.minimum(1, at / 0.012) * np.exp(-at / (0.45 * length_s))
+
+
+@pytest.mark.parametrize(
+    ("hertz", "length_s", "count", "pause_s"),
+    [
+        (450, 0.18, 2, 0.25),
+        *(
+            pytest.param(*barks, marks=pytest.mark.slow)
+            for barks in (
+                *((350, 0.25, 1, 0.3), (300, 0.3, 2, 0.35), (600, 0.12, 3, 0.2)),
+                *((700, 0.15, 2, 0.2), (500, 0.18, 4, 0.25)),
+            )
+        ),
+    ],
+)
+def test_bursts_like_barks_do_not_interrupt(world, hertz, length_s, count, pause_s):
+    chance = np.random.default_rng(1)
+    bursts = [bark(hertz * chance.normal(1, 0.05), length_s, chance) for _ in range(count)]
+    level = rms(recorded("question")) / rms(np.concatenate(bursts))
+    pause = np.zeros(round(24_000 * pause_s))
+    sound = np.concatenate([np.concatenate([level * burst, pause]) for burst in bursts])
+
+    async def script(phone, engine):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("question"))
+        await phone.until_sent(0.5)
+        await phone.hear(np.clip(sound, -1, 1).astype(np.float32))
+        await phone.until_answered()
+
+    assert happened(world.talk(script)) == "SERD"
