@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,16 @@ def test_the_index_lists_every_decision_with_its_title_and_status() -> None:
         rows.append(f"| {number} | [{name}]({path.name}) | {state} |")
     index = (folder / "README.md").read_text(encoding="utf-8")
     assert [line for line in index.splitlines() if re.match(r"\| \d", line)] == rows
+
+
+def test_changelog_has_versions_and_kinds_of_changes() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.+)$", text, re.M)
+    assert versions[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", one) for one in versions[1:])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert versions[1].startswith(f"{project['version']} - ")
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        found = re.findall(r"^### (.+)$", section, re.M)
+        assert found == [kind for kind in kinds if kind in found]
