@@ -43,7 +43,7 @@ def fix_frames(model: SpeechFrontend, frames: int) -> None:
         if request.prompt.num_positions + count > model.max_positions:
             raise TooLarge(
                 f"{count} frames do not fit behind this text"
-            )  # they would run without recorded steps
+            )  # they would run without captured steps
         return replace(request, min_entries=count + 1, max_entries=count)
 
     model.prepare_speech = fixed  # type: ignore[method-assign]

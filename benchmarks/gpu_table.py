@@ -93,7 +93,7 @@ def clones(rows: Rows, per_second: float) -> dict[str, Any]:
 
 
 def delays(result: str) -> int:
-    """Count kernels compiled and graphs recorded while a benchmark's requests were served."""
+    """Count kernels compiled and graphs captured while a benchmark's requests were served."""
     return sum(row.get("compiled", 0) + row.get("recorded", 0) for row in rows_of(result))
 
 

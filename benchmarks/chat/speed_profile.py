@@ -1,6 +1,6 @@
 """Where does the time of a token of chat go? Used by `python -m benchmarks.chat.speed --profile`.
 
-Recorded steps are replayed alone and timed by device events: the decoder, the head with sampling,
+Captured steps are launched alone and timed by device events: the decoder, the head with sampling,
 and both. The rest of the loop's time is host time. Kernels overlap, so the profiler's time of a
 kernel includes its wait for the previous one; the times from device events do not.
 """
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @torch.inference_mode()
 def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
-    """Measure device time of a recorded step and of its parts, after a number of positions."""
+    """Measure device time of a captured step and of its parts, after a number of positions."""
     decodes, _ = _graphs(engine)
     rows: list[Row] = []
     for size in sizes:
@@ -54,7 +54,7 @@ def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
 
 @torch.inference_mode()
 def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row]:
-    """Measure device time of one recorded chunk of a prompt, after a number of positions."""
+    """Measure device time of one captured chunk of a prompt, after a number of positions."""
     _, prompts = _graphs(engine)
     rows: list[Row] = []
     for size in sizes:

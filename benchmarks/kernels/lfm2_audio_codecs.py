@@ -2,7 +2,7 @@
 
 Random weights. Reports `ms_per_audio_s`, milliseconds per second of audio over all rows of a batch:
 features of one segment, encoder and adapter of segments of a few seconds, and both codecs in chunks
-of a few frames (80 ms each) with carried state. On CUDA, encoder and codecs are recorded as graphs,
+of a few frames (80 ms each) with carried state. On CUDA, encoder and codecs are captured as graphs,
 like in the engine.
 """
 
@@ -100,7 +100,7 @@ def milliseconds(run: Callable[[], object], device: torch.device, repeats: int) 
 
 
 def recorded(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], object]:
-    """Return a call that repeats `run`, as a graph if the device records."""
+    """Return a call that repeats `run`, as a graph if the device captures."""
     if ops.device.type != "cuda":
         return run
     graph, _ = GraphRecorder(ops.device).capture(run)

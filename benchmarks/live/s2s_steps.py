@@ -1,4 +1,4 @@
-"""Time recorded steps of a model with two tracks by device events."""
+"""Time captured steps of a model with two tracks by device events."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ length, "again" another one. Between the two, requests run concurrently:
 * clips: clones at fixed rates, each clip of a different length;
 * files: 1 s clips after the longest file.
 
-Each row reports how many kernels were compiled or loaded and how many graphs were recorded. Use an
+Each row reports how many kernels were compiled or loaded and how many graphs were captured. Use an
 empty TRITON_CACHE_DIR to measure the first requests on a new machine.
 """
 
@@ -105,7 +105,7 @@ class Asker:
         return milliseconds(taken_s, 50)
 
     async def delays(self) -> tuple[int, int]:
-        """Return kernels compiled and graphs recorded since the server was ready."""
+        """Return kernels compiled and graphs captured since the server was ready."""
         async with self._client.get("/metrics") as answer:
             text = await answer.text()
 

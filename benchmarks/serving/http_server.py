@@ -21,7 +21,7 @@ from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ServeOptions
 
-# Set-up records graphs and compiles kernels.
+# Set-up captures graphs and compiles kernels.
 _START_S = 240.0
 
 

@@ -5,7 +5,7 @@
 One server has a voice and a transcriber. As soon as it is ready, 32 clients transcribe clips of
 8 s, then again. Then short texts arrive at random, alone and beside 8 and 32 such clients. Use an
 empty TRITON_CACHE_DIR to measure the first requests on a new machine. Each row reports how many
-kernels were compiled and how many graphs were recorded.
+kernels were compiled and how many graphs were captured.
 """
 
 from __future__ import annotations

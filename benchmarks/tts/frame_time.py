@@ -1,6 +1,6 @@
 """How long does a frame take, by talker, code predictor, codec and host?
 
-On a GPU it uses a published size with random weights: first recorded steps alone by device events,
+On a GPU it uses a published size with random weights: first captured steps alone by device events,
 then the engine's loop with that many streams. On a CPU it times the loop with the embedded voice.
 """
 
@@ -37,7 +37,7 @@ def _graphs(engine: Engine) -> tuple[DecodeGraphs, CodecGraphs]:
 
 @torch.inference_mode()
 def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
-    """Measure the device time of the recorded steps alone."""
+    """Measure the device time of the captured steps alone."""
     decodes, codec = _graphs(engine)
     rows = []
     for size in sizes:

@@ -119,7 +119,7 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
 
 
 def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
-    """Measure one row for each dtype: logits of a random log; on CUDA also its recorded steps."""
+    """Measure one row for each dtype: logits of a random log; on CUDA also its captured steps."""
     full: list[list[Tensor]] = []
     rows = []
     for weights in WEIGHTS:

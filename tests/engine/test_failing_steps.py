@@ -37,7 +37,7 @@ pytest.importorskip("triton")  # which staging knows the limits of
 
 
 class RecordingOps(TorchOps):
-    """The plain operations, recorded: on a CPU a recording runs again each time."""
+    """The plain operations, captured: on a CPU a capture runs again each time."""
 
     records = True
 
@@ -120,7 +120,7 @@ class Failing:
 
     def __init__(self, recorded: bool, device: str = "cpu", **more: Any):
         self.ops = (RecordingOps if recorded else TorchOps)(torch.device(device))
-        kv = {"kv_dtype": "int8"} if recorded else {}  # the steps themselves run unrecorded
+        kv = {"kv_dtype": "int8"} if recorded else {}  # the steps themselves run without a graph
         self.world = World(chunk_ramp=(1, 2, 3), **kv, **more)
         self.world.engine = Engine(
             {"toy": ToyCodec(self.ops)}, TorchBackend(self.ops), self.world.config, self.world.clock

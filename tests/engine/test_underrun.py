@@ -126,7 +126,7 @@ def test_a_codec_state_is_made_again_from_the_chunks_that_were_taken(crashed: bo
 
 
 def test_captured_chunks_that_leave_early_keep_the_state() -> None:
-    """A chunk of a size that is not recorded is padded, which only the end of a stream may be."""
+    """A chunk of a size that is not captured is padded, which only the end of a stream may be."""
     logs = []
     for ops, request in ((EagerOps(), written(7)), (TorchOps(), complete())):
         clock, received = Clock(), Received()

@@ -1,6 +1,6 @@
 """What must hold on any device: run on the GPU where there is one, else on this processor.
 
-Where the device records steps, these are recorded; the codec's, too.
+Where the device captures steps, these are captured; the codec's, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LFM2-Audio's recorded steps give what plain ones give, on both tracks and in both modes."""
+"""LFM2-Audio's captured steps give what plain ones give, on both tracks and in both modes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_captured_steps_equal_plain_steps(folder: Path, plain: dict[str, Given],
 @CALM_AT_NIGHT
 @pytest.mark.slow
 def test_plain_work_runs_alongside_captured_steps(folder: Path) -> None:
-    """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
+    """A penalty is drawn without a graph, in steps of its own kind; nothing else changes."""
     found: list[dict[str, Given]] = []
     for graphs in (False, True):
         with drawn_by_torch():

@@ -129,7 +129,7 @@ def test_prompt_is_the_references(
 
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_ids_is_embedded_from_ids(models: dict[str, Checkpoint], name: str) -> None:
-    """As recorded steps do; a clip and its speaker are no ids."""
+    """As captured steps do; a clip and its speaker are no ids."""
     form = FORMS[name]
     model, request = models[form["kind"]], request_of(models, form)
     sequence = start(model.model, request)

@@ -1,4 +1,4 @@
-"""How a runner uses recorded steps: rows that it launches, and frames for a codec."""
+"""How a runner uses captured steps: rows that it launches, and frames for a codec."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Launched:
 
 
 class Graphs:
-    """Stands in for recorded graphs, and remembers what it was given."""
+    """Stands in for captured graphs, and remembers what it was given."""
 
     accepts, fails = True, False
 

@@ -22,7 +22,7 @@ from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AudioConfig
 _NORM_EPS = 1e-5
 _MAX_TIMESCALE = 10_000.0
 # Maximum number of values that the first convolution computes in one pass: 32 chunks of the
-# published sizes. Its output is 120 times larger than its input, and a GPU that records graphs
+# published sizes. Its output is 120 times larger than its input, and a GPU that captures graphs
 # never frees this memory.
 _MOST_NUMBERS = 32 * 480 * 64 * 50
 

@@ -18,7 +18,7 @@ from izwi_models.qwen3_codec.config import CodecConfig, EncoderConfig
 from izwi_models.qwen3_codec.quantizer import quantise
 
 # Maximum number of samples in one pass of the convolutions (or one clip): 32 s. At the published
-# sizes they need about 510 bytes a sample in 16 bits, and a GPU that records graphs never frees
+# sizes they need about 510 bytes a sample in 16 bits, and a GPU that captures graphs never frees
 # this memory.
 _MOST_SAMPLES = 32 * 24_000
 

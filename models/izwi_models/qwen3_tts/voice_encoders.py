@@ -11,7 +11,7 @@ from izwi_models.qwen3_tts.speaker import speaker_embedding
 # Lengths that clips are padded to, in seconds. Longer clips are rare, and run without padding.
 _LENGTHS_S = (1, 2, 4, 8, 15, 30)
 # Limits of a batch in clips and in seconds of audio. 64 s keep a GPU busy; in 16 bits they take
-# 180 MB in the speaker encoder and 380 MB in the codec's, for good if the steps are recorded.
+# 180 MB in the speaker encoder and 380 MB in the codec's, for good if the steps are captured.
 _MAX_CLIPS, _MAX_BATCH_S = 8, 64
 # Arrays of the widest layer that the speaker encoder keeps at once, and of the first convolutions
 # that the codec's encoder does (measured on a GPU: 10.3 and 2.95).

@@ -1,4 +1,4 @@
-"""Recorded steps on a CPU in torch: the runner's graphs, staging and order, without a kernel.
+"""Captured steps on a CPU in torch: the runner's graphs, staging and order, without a kernel.
 
 The kernels are tested by themselves; Triton's interpreter takes minutes for a model.
 """
@@ -21,7 +21,7 @@ from izwi.backends.torch.triton.short_conv import StagedConv
 
 
 class EagerOps(TorchOps):
-    """Operations whose recorded steps are run again each time, by torch."""
+    """Operations whose captured steps are run again each time, by torch."""
 
     records = True
 

@@ -1,6 +1,6 @@
-"""Recorded encoders give what plain ones give.
+"""Captured encoders give what plain ones give.
 
-Without a GPU a recording is run again each time, over the same staged buffers.
+Without a GPU a capture is run again each time, over the same staged buffers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def graphs_of(model: Qwen3ASR, max_pieces: int = 4) -> EncoderGraphs:
 
 
 def assert_plain(model: Qwen3ASR, pieces: list[EncodeInput], encoded: list[Any]) -> None:
-    """Every result is what its piece gives alone, unrecorded."""
+    """Every result is what its piece gives alone, without a graph."""
     assert len(encoded) == len(pieces)
     for piece, result in zip(pieces, encoded, strict=True):
         (alone,) = model.encode([piece])
@@ -149,7 +149,7 @@ def test_encoding_waits_for_nothing(model):
 
 
 def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str]]:
-    """Tokens of seven clips, and the kinds of windows that ran unrecorded."""
+    """Tokens of seven clips, and the kinds of windows that ran without a graph."""
     frontend: Any = FAMILY.load_frontend(folder)
     model, plain = load(folder, ops), list[str]()
     encode = model.encode
@@ -159,7 +159,7 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
         return encode(inputs)
 
     model.encode = watched  # type: ignore[method-assign]
-    # keys and values in 8 bits: the steps themselves run unrecorded
+    # keys and values in 8 bits: the steps themselves run without a graph
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", max_step_encodes=3)
     engine = Engine({"tiny": model}, TorchBackend(ops), config)
     ids: dict[str, list[int]] = {}

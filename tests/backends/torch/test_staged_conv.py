@@ -31,7 +31,7 @@ def convolve(
     arrays: list[list[torch.Tensor]],
     together: bool,
 ) -> list[torch.Tensor]:
-    """Run (sequence, start, stop) as one recorded step would, with two empty rows behind."""
+    """Run (sequence, start, stop) as one captured step would, with two empty rows behind."""
     width = max(map(len, tables)) + 1
     places = [(n, at) for n, (_, start, stop) in enumerate(spans) for at in range(start, stop)]
     flat = torch.full((len(places) + 2, width), 1 << 28, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Staged inputs of recorded steps equal the rows and logs, however batches change."""
+"""Staged inputs of captured steps equal the rows and logs, however batches change."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_inputs_come_from_elsewhere_where_rows_are_embedded() -> None:
 
 
 def test_places_without_a_request_are_drawn_for_without_harm() -> None:
-    """A recorded step draws for all its places: a penalty of 0 would make infinities of logits."""
+    """A captured step draws for all its places: a penalty of 0 would make infinities of logits."""
     staged = StagedRows(3, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
     assert staged.source.tolist() == [-1, -1, -1]
     assert staged.sampling.first.penalty.tolist() == [1.0] * 3

@@ -1,4 +1,4 @@
-"""Kernels are compiled on other threads before anything is recorded, and without side effects."""
+"""Kernels are compiled on other threads before anything is captured, and without side effects."""
 
 from __future__ import annotations
 

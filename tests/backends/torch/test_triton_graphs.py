@@ -1,4 +1,4 @@
-"""Recorded steps give what plain steps give. Without a GPU a recording is run again each time, over
+"""Captured steps give what plain steps give. Without a GPU a capture is run again each time, over
 the same staged buffers and, in Triton's interpreter, by the same kernels. There it takes tens of
 seconds a test, so most are slow: `make bench-gpu` and `make nightly` run them."""
 

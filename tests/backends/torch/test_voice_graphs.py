@@ -1,6 +1,6 @@
-"""Recorded voice encoders give what plain ones give; clips of a bucket share a batch.
+"""Captured voice encoders give what plain ones give; clips of a bucket share a batch.
 
-Without a GPU a recording is run again each time, over the same staged buffers."""
+Without a GPU a capture is run again each time, over the same staged buffers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_padded_encoders_ask_for_no_value(model: Qwen3TTS) -> None:
             assert encoded.shape == (2, *results[kind](shape))
 
 
-# -- unrecorded ----------------------------------------------------------------------------------
+# -- without a graph ------------------------------------------------------------------------
 
 
 def test_clips_of_a_bucket_go_through_in_one_pass(
@@ -194,7 +194,7 @@ def test_batches_are_no_larger_than_asked_for(model: Qwen3TTS) -> None:
 
 
 def test_batches_of_long_clips_are_small(model: Qwen3TTS) -> None:
-    """At most 64 s of audio: with recorded steps a GPU keeps the memory that a batch takes."""
+    """At most 64 s of audio: with captured steps a GPU keeps the memory that a batch takes."""
     for encoder in model.padded_encoders.values():
         assert [encoder.max_pieces(shape) for shape in encoder.shapes] == [8, 8, 8, 8, 4, 2]
 
@@ -215,7 +215,7 @@ def spoken(
         return encode(inputs)
 
     model.encode = watched  # type: ignore[method-assign]
-    # keys and values in 8 bits: the steps themselves run unrecorded
+    # keys and values in 8 bits: the steps themselves run without a graph
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", graphs=graphs)
     engine = Engine({"tiny": model}, TorchBackend(ops), config)
     frames: dict[str, list[list[int]]] = {}
