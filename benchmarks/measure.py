@@ -144,6 +144,12 @@ async def speak(bench: Bench, text: str, seed: int, request_id: str, **ask: Any)
     return Spoken(first or total, audible or total, total, audio_s, np.array(codes))
 
 
+def _module_that_runs() -> str:
+    """Return the name behind `python -m`, also of a module in a folder."""
+    spec = sys.modules["__main__"].__spec__
+    return Path(sys.argv[0]).stem if spec is None else spec.name
+
+
 def write_result(name: str, rows: list[dict[str, Any]], **extra: Any) -> Path:
     """Write rows to results/NAME.json with commit, command, device and versions; print them."""
     commit = subprocess.run(
@@ -151,9 +157,7 @@ def write_result(name: str, rows: list[dict[str, Any]], **extra: Any) -> Path:
     )
     result = {
         "benchmark": name,
-        "command": " ".join(
-            ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
-        ),
+        "command": " ".join(["python", "-m", _module_that_runs(), *sys.argv[1:]]),
         "commit": commit.stdout.strip(),
         "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
