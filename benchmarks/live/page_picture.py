@@ -1,7 +1,6 @@
 """Draw docs/images/page.png: the web page in chromium, after two typed questions and a spoken one.
 
-`pip install 'izwi[browser]'` and chromium are needed, and a server with the embedded models on an
-idle machine, because the picture shows the latency of a turn.
+`pip install 'izwi[browser]'` and chromium are needed, and a server with the embedded models.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ TYPED = ("What is 12 times 7?", "And twice that?")
 SPOKEN = "What is the capital of France?"
 _TYPED_S = 25  # until the spoken question begins
 _SIZE = {"width": 1180, "height": 720}
+_SHOWN = {"x": 0, "y": 0, "width": 1180, "height": 349}
 
 
 def write_microphone(path: Path, server: str) -> None:
@@ -64,7 +64,7 @@ def main() -> None:
         page = context.new_page()
         page.goto(server)
         talk(page)
-        page.screenshot(path=PICTURE)
+        page.screenshot(path=PICTURE, clip=_SHOWN)
         browser.close()
 
 
