@@ -228,6 +228,15 @@ def test_it_asks_for_the_key_that_all_ask_for(fake_world, tmp_path):
         assert httpx.post(url, headers=key).status_code == 404
 
 
+async def test_without_a_backend_no_model_is_loaded(fake_world):
+    registry = Registry()
+    changes = ModelChanges(fake_world()[0], registry, offline=True)
+    with pytest.raises(InvalidRequest, match="this process loads no models"):
+        async for _ in changes.load("izwi-tiny-chat").follow():
+            pass
+    assert not registry.names()
+
+
 def test_the_command_line_asks_a_server(managed, hub):
     def run(*arguments, code=0):
         result = CliRunner().invoke(command_line, ["models", *arguments])
