@@ -15,7 +15,7 @@ _LONGEST_MS = 640.0
 # The slowest of so many answers counts. A slow one is forgotten after as many others.
 _REMEMBERED = 8
 # Chunks of an answer that are measured. Later ones may have waited for a client that plays.
-_MEASURED = 4
+MEASURED = 4
 _LEAST_MEASURED = 3
 # So much of each answer's audio is remembered, as long as others count on it.
 _REMEMBERED_MS = 4000.0
@@ -66,7 +66,7 @@ class ProductionPace:
         """Learn from the chunks of an answer, from the first on; too few are ignored."""
         self.longest_ms = max([self.longest_ms, *(chunk.audio_ms for chunk in chunks)])
         if len(chunks) >= _LEAST_MEASURED:
-            self._rates.append(measured_rate(chunks[:_MEASURED], DEFAULT_RATE, 0.0))
+            self._rates.append(measured_rate(chunks[:MEASURED], DEFAULT_RATE, 0.0))
             self._answers.append(_beginning(chunks))
 
 

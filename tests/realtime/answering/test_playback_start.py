@@ -121,6 +121,18 @@ def test_an_answer_begins_as_soon_as_earlier_ones_could_have(seed):
     assert max(held[3:]) < 120.0 < 190.0 < min(held[:3])
 
 
+def test_answers_that_waited_for_a_client_that_plays_do_not_delay_the_next():
+    """A source that is only read when its audio is due seems as slow as playback."""
+    pace = ProductionPace()
+    for count in (30, 12, 30):
+        made_ms = [50, 100, 150, *range(205, 205 + 100 * (count - 3), 100)]
+        pace.learn([AudioChunk(made, 100, 100) for made in made_ms])
+    chunks = [AudioChunk(50.0 * number, 100, 100) for number in range(1, 30)]
+    gaps, held_ms = played(chunks, pace)
+    assert gaps == []
+    assert held_ms <= 50.0
+
+
 def test_an_answer_that_is_slower_than_all_before_begins_later():
     chance, pace = random.Random(1), ProductionPace()
     for _ in range(8):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from izwi_api.services.production_pace import AudioChunk, measured_rate
+from izwi_api.services.production_pace import MEASURED, AudioChunk, measured_rate
 
 # The next chunk is as long as the last one, times this, up to the longest chunk.
 _GROWTH = 2.0
@@ -21,6 +21,9 @@ _GROWTH = 2.0
 _CAUTION = 0.9
 # A chunk may be late by so much.
 _MARGIN_MS = 30.0
+# Behind earlier answers, a chunk that is far ahead may be late by no more than this: what was made
+# far ahead may have waited for a client that plays, and says little.
+_MOST_LATE_MS = 150.0
 # The expected pace counts as much as so many milliseconds of this answer.
 _EXPECTED_MS = 100.0
 # The lead must survive so much more audio. An answer that is made slower than it is played begins
@@ -58,7 +61,6 @@ def learned_start_ms(
     chunks: Sequence[AudioChunk],
     measured: Sequence[AudioChunk],
     answers: Sequence[Sequence[AudioChunk]],
-    longest_ms: float,
 ) -> float:
     """Return when playback may begin, if the rest comes as late as in any earlier answer.
 
@@ -68,17 +70,16 @@ def learned_start_ms(
         chunks: What was made and is not played; at least one.
         measured: All chunks of this answer.
         answers: Chunks of earlier answers, each from its first one on; at least one.
-        longest_ms: Longest chunk that is expected.
     """
     first_ms = next(chunk.made_ms for chunk in chunks if chunk.playable_ms or chunk is chunks[-1])
     playable_ms = sum(chunk.playable_ms for chunk in chunks)
     audio_ms = sum(chunk.audio_ms for chunk in measured)
-    courses = [_course(answer, longest_ms, audio_ms + _HORIZON_MS) for answer in answers]
+    courses = [_course(answer, audio_ms + _HORIZON_MS) for answer in answers]
     reached_ms = [_reached_ms(course, audio_ms) for course in courses]
     taken_ms = measured[-1].made_ms - measured[0].made_ms
-    slowness = max(1.0, taken_ms / max(1.0, *reached_ms)) / _CAUTION
+    slowness = max(1.0, taken_ms / max(1.0, *reached_ms))
     wait_ms = max(
-        slowness * (made_ms - now_ms) - max(0.0, begins_ms - audio_ms)
+        _with_caution(slowness * (made_ms - now_ms)) - max(0.0, begins_ms - audio_ms)
         for course, now_ms in zip(courses, reached_ms, strict=True)
         for begins_ms, ends_ms, made_ms in course
         if ends_ms > audio_ms
@@ -87,23 +88,26 @@ def learned_start_ms(
     return min(max(start_ms, first_ms), first_ms + MOST_HELD_MS)
 
 
-def _course(
-    answer: Sequence[AudioChunk], longest_ms: float, until_ms: float
-) -> list[tuple[float, float, float]]:
+def _with_caution(time_ms: float) -> float:
+    return min(time_ms / _CAUTION, time_ms + _MOST_LATE_MS)
+
+
+def _course(answer: Sequence[AudioChunk], until_ms: float) -> list[tuple[float, float, float]]:
     """Return where in the answer each chunk begins and ends, and when after the first it was made.
 
-    An answer that ended before `until_ms` is thought to go on, at its own pace.
+    An answer that ended before `until_ms` is thought to go on, at the pace at which it began.
     """
     course, begins_ms = [], 0.0
     for chunk in answer:
         made_ms = chunk.made_ms - answer[0].made_ms
         course.append((begins_ms, begins_ms + chunk.audio_ms, made_ms))
         begins_ms += chunk.audio_ms
-    pace = measured_rate(answer, 1.0, 0.0)
+    length_ms = max(1.0, answer[-1].audio_ms)
+    pace = measured_rate(answer[:MEASURED], 1.0, 0.0)
     while begins_ms < until_ms:
         _, begins_ms, made_ms = course[-1]
-        course.append((begins_ms, begins_ms + longest_ms, made_ms + longest_ms / pace))
-        begins_ms += longest_ms
+        course.append((begins_ms, begins_ms + length_ms, made_ms + length_ms / pace))
+        begins_ms += length_ms
     return course
 
 

@@ -73,7 +73,7 @@ class Prebuffer:
     def _wait_s(self) -> float:
         pace = self._pace
         if self._is_first and pace.answers:
-            start_ms = learned_start_ms(self._chunks, self._measured, pace.answers, pace.longest_ms)
+            start_ms = learned_start_ms(self._chunks, self._measured, pace.answers)
         else:
             start_ms = safe_start_ms(self._chunks, self._measured, pace.rate, pace.longest_ms)
         return start_ms / 1000 - time.monotonic()

@@ -122,7 +122,7 @@ class Rules:
     Attributes:
         late_ms: Sound like speech before speech that makes its beginning uncertain.
         late_prefix_ms: Audio before such speech that belongs to the turn, at least.
-        word_ms: Least speech with a pitch in a sound that may be a first word that noise hides.
+        word_ms: Least speech with a pitch in a sound that may be a first word, lost in noise.
         start_ms: Speech that starts a turn while nothing is playing. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
         confirm_ms: Speech over an answer that interrupts it, without live transcription.
