@@ -21,13 +21,14 @@ from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
-from izwi.model.protocol import Row
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import span_of
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
+from izwi.scheduler.work import PlannedRow
 
 # Output of a request: its entries, after which it ends if the model can end it.
 Script = Seq[tuple[int, ...]]
@@ -114,11 +115,11 @@ class SimulatedRunner:
             sequence.encoded[index] = ()
         return [None] * len(pieces)
 
-    def launch(self, rows: Seq[Row]) -> None:
+    def launch(self, rows: Seq[PlannedRow]) -> None:
         """Do nothing: rows run when their results are read."""
         del rows
 
-    def forward(self, rows: Seq[Row]) -> list[Drawn]:
+    def forward(self, rows: Seq[PlannedRow]) -> list[Drawn]:
         """Run rows; each row that emits returns the next entry of its script."""
         lengths = [row.stop - row.start for row in rows]
         decode_rows = lengths.count(1)
@@ -148,7 +149,7 @@ class SimulatedRunner:
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Content keys of positions [start, stop)."""
         if self._model.content_keys is not None:
-            keys: list[int] = self._model.content_keys(sequence, start, stop)
+            keys: list[int] = self._model.content_keys(span_of(sequence, start, stop))
             return keys
         prompt = sequence.request.prompt
         assert isinstance(prompt, SimulatedPrompt)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
 from izwi.backends.protocol import PendingAudio
-from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Following
 from izwi.runner.runner import Drawn, Forward
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 
 
 class Launched:
@@ -35,7 +34,7 @@ class Launched:
         self,
         work: Work,
         failed: dict[int, BaseException],
-        rows: Seq[Row],
+        rows: Seq[PlannedRow],
         forward: Forward | None,
         began_s: float,
         num_compiled: int,
@@ -90,7 +89,7 @@ class Launched:
                 pending.chunks += 1
                 self._vocoded.append((sequence, sequence.pending.epoch, frames))
 
-    def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
+    def reconcile(self, rows: Seq[PlannedRow], every: Seq[Drawn | BaseException]) -> None:
         """Reconcile the prediction with the results.
 
         Args:

@@ -18,7 +18,7 @@ from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.in_flight import Launched, Results, awaited
 from izwi.errors import Overloaded
-from izwi.model.protocol import Model, Row
+from izwi.model.protocol import Model
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Entries, Reason
 from izwi.request.sequence import Phase, Sequence
@@ -28,7 +28,7 @@ from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 
 # How often, in steps, prices are updated and requests that waited too long are refused.
 _CHECK_EVERY = 32
@@ -143,7 +143,7 @@ class ModelWorker:
             pairs = zip(work.encode, self.runner.encode(work.encode), strict=True)
             failed.update((s.arrival, error) for (s, _), error in pairs if error is not None)
         encoded_s = self._clock()
-        rows: Seq[Row] = work.forward
+        rows: Seq[PlannedRow] = work.forward
         if failed:
             rows = [row for row in rows if row.sequence.arrival not in failed]
         forward = self.runner.launch(rows)

@@ -62,7 +62,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.output.num_delivered = len(sequence.emitted)
         if self.logprobs is not None:
             sequence.output.logprobs = self.logprobs.tolist()
-        sequence.input.written = list(self.written)
+        sequence.input.written = self.written
         sequence.input.is_open = sequence.request.open_input and not self.closed
         if codec is not None:
             audio, num_samples = sequence.audio, codec.lookahead_samples

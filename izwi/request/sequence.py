@@ -63,7 +63,7 @@ class Input:
         is_open: More text may be written.
     """
 
-    written: list[int] = field(default_factory=list)
+    written: tuple[int, ...] = ()
     is_open: bool = False
 
 
@@ -159,14 +159,14 @@ class Drawing:
     Attributes:
         reads_log: See `Request.reads_log`.
         adjusts: Whether the logits of any of its tracks are adjusted.
-        seen: What the sampler keeps of the log; see `izwi.sampling.emitted.SamplerState`.
+        memo: What samplers derived from the log; see `izwi.sampling.emitted.SamplerState`.
         grammar: An `izwi.sampling.grammars.GrammarState`, or None without a grammar.
         limit: Number of entries at which it ends, once that is known.
     """
 
     reads_log: bool
     adjusts: bool
-    seen: Any = None
+    memo: dict[Any, Any] = field(default_factory=dict)
     grammar: Any = None
     limit: int | None = None
 

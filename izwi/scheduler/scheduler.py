@@ -12,7 +12,6 @@ from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.fairness.queue import may_queue
-from izwi.model.protocol import Row
 from izwi.request.request import Reason
 from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
@@ -25,7 +24,14 @@ from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_c
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import ContentKeys, Counts, ModelProperties, Work, worth_keeping
+from izwi.scheduler.work import (
+    ContentKeys,
+    Counts,
+    ModelProperties,
+    PlannedRow,
+    Work,
+    worth_keeping,
+)
 
 # Waiting sequences that are considered even without room: a policy may make room.
 _PUSHERS = 4
@@ -331,7 +337,7 @@ class Scheduler:
             missing = [i for i, result in enumerate(sequence.encoded) if result is None]
             encode += [(sequence, i) for i in missing[:count]]
             sequence.status.last_step = self.counts.steps
-        rows: list[Row] = []
+        rows: list[PlannedRow] = []
         running, size, step = self._running, self._page_size, self.counts.steps
         for key, start, stop in plan.forward:
             sequence = running[key]
@@ -345,7 +351,7 @@ class Scheduler:
                     continue  # its planned prefix went to other sequences; it runs in a later step
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
-            rows.append(Row(sequence, computed, stop))
+            rows.append(PlannedRow(sequence, computed, stop))
         vocode: list[tuple[Sequence, int]] = []
         for key, frames in plan.vocode:
             running[key].status.last_step = step

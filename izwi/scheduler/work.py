@@ -5,16 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from izwi.cache.radix import page_chain
-from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
 from izwi.scheduler.shadow import Difference, add
 
 logger = logging.getLogger(__name__)
 
 _SAME = Difference()
+
+
+class PlannedRow(NamedTuple):
+    """One sequence's share of a step: positions [start, stop) of prompt and log."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def emits(self) -> bool:
+        """Whether its output gives entries; see `izwi.model.step_batch.Row.drawn`."""
+        sequence = self.sequence
+        if sequence.output_positions:
+            return sequence.next_drawn < self.stop
+        return self.stop == sequence.num_prompt + sequence.num_entries
 
 
 class ModelProperties(Protocol):
@@ -74,7 +89,7 @@ class Work:
 
     encode: tuple[tuple[Sequence, int], ...] = ()
     rebuild: tuple[Sequence, ...] = ()
-    forward: tuple[Row, ...] = ()
+    forward: tuple[PlannedRow, ...] = ()
     vocode: tuple[tuple[Sequence, int], ...] = ()
 
     def sequences(self) -> Iterable[Sequence]:

@@ -18,9 +18,10 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
-from izwi.model.protocol import Model, Row
+from izwi.model.protocol import Model
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.models.tiny_tts import write_tiny_tts
@@ -39,7 +40,9 @@ def logits_of(model: Qwen3TTS, ops: TorchOps, codes: list[list[int]]) -> list[Te
     sequence.emitted += [tuple(frame) for frame in codes]
     found: list[Tensor] = []
     stop = sequence.num_positions - 1
-    hidden = model.run(model.embed([Row(sequence, 0, stop)])[None], ops.dense_context(1, stop))[0]
+    hidden = model.run(model.embed([row_of(sequence, 0, stop)])[None], ops.dense_context(1, stop))[
+        0
+    ]
 
     def pick(logits: Tensor, codebook: int) -> Tensor:
         found.append(logits)

@@ -15,8 +15,9 @@ import torch
 from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import torch_backend
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.request import Request
+from izwi.runner.batch_builder import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
@@ -26,6 +27,7 @@ from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.text import SpeechText
 from tests.models.tiny_tts import write_json, write_tiny_tts
 from tests.models.tts_loop import PackedContext, greedy, processed, run, start
+from tests.steps import batch, whole_span
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "tts.npz")
 FORMS: dict[str, dict[str, Any]] = json.loads(str(GOLDEN["forms"]))
@@ -98,8 +100,8 @@ def embedded(model: Qwen3TTS, request: Request, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(talker, "hidden_states", spy)
     sequence = start(model, request)
-    rows = [Row(sequence, 0, sequence.num_positions)]
-    step(model, model._ops, rows, PackedContext(rows, {}), greedy(model, [sequence]))
+    rows = [row_of(sequence, 0, sequence.num_positions)]
+    step(model, model._ops, batch(*rows), PackedContext(rows, {}), greedy(model, [sequence]))
     monkeypatch.setattr(talker, "hidden_states", real)
     return np.asarray(seen[0])
 
@@ -129,8 +131,8 @@ def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str
     sequence = start(model, request)
     sequence.emitted = [tuple(codes) for codes in clip_codes(9).tolist()]
     length = sequence.num_prompt
-    after, around = Row(sequence, length, length + 9), Row(sequence, length - 1, length + 2)
-    for rows in ([Row(sequence, 0, length + 9)], [around, after], [after]):
+    after, around = row_of(sequence, length, length + 9), row_of(sequence, length - 1, length + 2)
+    for rows in ([row_of(sequence, 0, length + 9)], [around, after], [after]):
         inputs, expected = model.inputs(rows), model.embed(rows)
         if rows[0].start == 0 and "clip" in form:
             assert inputs is None
@@ -299,13 +301,13 @@ def test_clip_is_the_voice_it_is_encoded_to(
         assert ours.prompt.num_positions == theirs.prompt.num_positions
         x, y = (embedded(model, request, monkeypatch) for request in (ours, theirs))
         assert error(x, y) < 1e-6
-        warm = model.codec.warm_codes(start(model, ours))
+        warm = model.codec.warm_codes(whole_span(start(model, ours)))
         if clip.text is None:
             assert warm is None
         else:
             assert warm is not None
             assert (np.asarray(warm) == voice.codes).all()
-            kept = model.codec.warm_codes(start(model, theirs))
+            kept = model.codec.warm_codes(whole_span(start(model, theirs)))
             assert (np.asarray(kept) == voice.codes).all()
 
 

@@ -217,7 +217,7 @@ def test_a_stream_runs_as_far_as_its_text_is_written() -> None:
     assert rows_of(step(scheduler)) == [(0, 0, 3)]
     assert rows_of(step(scheduler)) == [], "its second entry needs text"
     assert sequence.status.paused is PauseReason.INPUT
-    sequence.input.written.append(7)
+    sequence.input.written += (7,)
     assert rows_of(step(scheduler)) == [(0, 3, 4)]
     assert sequence.status.paused is None
     assert rows_of(step(scheduler)) == []

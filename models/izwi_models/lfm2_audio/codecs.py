@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from izwi.model.layers import StateSpec
+from izwi.model.step_batch import Span
 from izwi.ops import Array, Ops, Weights
-from izwi.request.sequence import Sequence
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
 
@@ -34,7 +34,7 @@ class FrameCodec:
         """Return the most numbers that decoding frames of one stream keeps at once."""
         return self._peak_width * self.frame_samples * frames
 
-    def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
+    def warm_codes(self, span: Span) -> Array | None:  # noqa: ARG002
         """Return nothing: the model does not clone voices."""
         return None
 

@@ -20,11 +20,11 @@ from izwi.errors import InvalidRequest, TooLarge
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Family
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
@@ -80,9 +80,9 @@ class Qwen3Aligner(TokenModel):
         """Return (positions, 1) token ids; None if some of the positions are audio."""
         return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): token ids, or digests of audio."""
-        keys: list[int] = _prompt(sequence.request).content_keys[start:stop].tolist()
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: token ids, or digests of audio."""
+        keys: list[int] = _prompt(span.request).content_keys[span.start : span.stop].tolist()
         return keys
 
     # -- what the API servers ask ------------------------------------------------------------------

@@ -17,10 +17,10 @@ from izwi.checkpoints.folder import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Family
+from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head
@@ -38,6 +38,7 @@ from izwi_models.qwen3_asr.embedding import (
     WindowEncoder,
     embed,
     has_audio,
+    prompt_of,
     token_ids,
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
@@ -103,12 +104,10 @@ class Qwen3ASR(TokenModel):
             return usual
         return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): token ids, or digests of audio."""
-        known = _prompt(sequence).content_keys
-        keys: list[int] = known[start:stop].tolist()
-        emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
-        return keys + [entry[0] for entry in emitted]
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: token ids, or digests of audio."""
+        keys: list[int] = prompt_of(span).content_keys[span.start : span.stop].tolist()
+        return keys + [entry[0] for entry in span.logged()]
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""
@@ -274,9 +273,3 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
 
 
 FAMILY = Family("qwen3_asr", load, prompts=(AsrPrompt,))
-
-
-def _prompt(sequence: Sequence) -> AsrPrompt:
-    prompt = sequence.request.prompt
-    assert isinstance(prompt, AsrPrompt)
-    return prompt

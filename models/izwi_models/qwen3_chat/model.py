@@ -16,10 +16,10 @@ from izwi.errors import ContextTooLong, InvalidRequest
 from izwi.inputs.chat import ChatInput, ToolChoice, num_characters
 from izwi.inputs.grammar import Grammar
 from izwi.model.capability import Capability
-from izwi.model.protocol import Backend, Family, Row
+from izwi.model.protocol import Backend, Family
+from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput, Request, SamplingParams
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, logged_tokens, token_head
@@ -102,11 +102,11 @@ class Qwen3Chat(TokenModel):
         usual = last_tokens(rows)
         if usual is not None:
             return usual
-        return np.array([i for row in rows for i in _ids_of(*row)], np.int64)[:, None]
+        return np.array([i for row in rows for i in _ids_of(row)], np.int64)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): the token ids."""
-        return _ids_of(sequence, start, stop)
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: the token ids."""
+        return _ids_of(span)
 
     # -- called by API servers ---------------------------------------------------------------------
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
@@ -270,8 +270,7 @@ def _prompt(request: Request) -> ChatPrompt:
     return request.prompt
 
 
-def _ids_of(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Return the token ids of positions [start, stop) of prompt and log."""
-    known = _prompt(sequence.request).token_ids
-    ids: list[int] = known[start:stop].tolist()
-    return ids + logged_tokens(sequence, max(0, start - len(known)), max(0, stop - len(known)))
+def _ids_of(span: Span) -> list[int]:
+    """Return the token ids of positions of prompt and log."""
+    ids: list[int] = _prompt(span.request).token_ids[span.start : span.stop].tolist()
+    return ids + logged_tokens(span)
