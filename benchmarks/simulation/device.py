@@ -23,6 +23,7 @@ from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
+from izwi.request.track_log import Entry, Progress
 from izwi.runner.batch_builder import span_of
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
@@ -140,6 +141,11 @@ class SimulatedRunner:
 
     def learn(self, cost: StepCost) -> None:
         """Do nothing: the cost of steps matters only for lower tiers, which are not simulated."""
+
+    def following(self, request: Request, progress: Progress, drawn: Entry | None) -> Progress:
+        """Return the progress after an entry: there is one track."""
+        del request, drawn
+        return progress
 
     def max_entries(self, sequence: Sequence) -> int:
         """Return the number of entries after which a request ends."""

@@ -39,7 +39,7 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
         drawn = sequence.drawn_before(stop)
     elif stop == num_prompt + num_entries:
         drawn = (stop - 1,)
-    grammar, track = drawing.grammar, 0 if tracks is None or not drawn else tracks.next
+    grammar, track = drawing.grammar, sequence.next_track if drawn else 0
     # by position, since this runs for every row of every step
     return Row(
         sequence.request,
@@ -52,7 +52,7 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
         source.is_open,
         tuple(sequence.encoded) if start < num_prompt else (),
         sequence.arrival,
-        None if tracks is None else tracks.of,
+        tracks.of,
         sequence.kv.pages,
         num_entries,
         drawn,

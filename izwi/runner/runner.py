@@ -143,8 +143,9 @@ class Runner:
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
     ) -> Progress | None:
-        """Return the progress after an entry; only for models with several tracks."""
-        assert self._chooses_tracks is not None
+        """Return the progress after an entry; a model with one track has always another."""
+        if self._chooses_tracks is None:
+            return progress
         return self._chooses_tracks.following(request, progress, drawn)
 
     def num_ids(self, track: int) -> int:

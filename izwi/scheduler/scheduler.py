@@ -13,7 +13,7 @@ from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.fairness.queue import may_queue
 from izwi.request.request import Reason
-from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
+from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
@@ -216,8 +216,7 @@ class Scheduler:
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Record that a sequence emits no more: free its pages, keep its codec row."""
         sequence.status.ended, sequence.status.reason = True, reason
-        if sequence.tracks is not None:
-            sequence.tracks.end()
+        sequence.tracks.end()
         self._give_back(sequence)
 
     def redraw(self, sequence: Sequence) -> None:
@@ -225,9 +224,7 @@ class Scheduler:
 
         They were launched for a track other than the one that follows.
         """
-        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
-        if sequence.tracks is not None:
-            sequence.tracks.drop_in_flight()
+        sequence.pending.drop()
         sequence.kv.num_computed = min(sequence.kv.num_computed, sequence.next_drawn)
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
@@ -253,7 +250,7 @@ class Scheduler:
         # `Sequence.num_positions` inlined: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         starved = sequence.input.is_open and self._lacks_text(sequence, num_positions)
-        num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
+        num_frames = sequence.tracks.num_frames(num_emitted, pending.tracks)
         slack_s, started = self.clocks.urgency(sequence, now_s)
         encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
         return View(
@@ -391,9 +388,7 @@ class Scheduler:
         What steps in flight compute for it is dropped, and drawn again if it resumes.
         """
         self._in_flight.stop(sequence)
-        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
-        if sequence.tracks is not None:
-            sequence.tracks.drop_in_flight()
+        sequence.pending.drop()
         kv = sequence.kv
         if kv.pages:
             known = sequence.num_prompt + len(sequence.emitted)

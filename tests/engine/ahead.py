@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import PropertyMock, patch
 
 from izwi.backends.in_flight import InFlight
+from izwi.request.track_log import TrackLog
 from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.work import PlannedRow
 from tests.backends.kinds import AHEAD
@@ -82,13 +83,13 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
         for sequence in unknown:
             assert sequence.pending.entries == 1
             sequence.emitted.append(drawn[id(self), sequence.arrival])
-            if sequence.tracks is not None:
-                sequence.tracks.of.append(sequence.tracks.in_flight[0])
+            if isinstance(sequence.tracks, TrackLog):
+                sequence.tracks.of.append(sequence.pending.tracks[0])
             sequence.pending.entries = 0
         results = self.forward(rows)
         for sequence in unknown:
             sequence.emitted.pop()
-            if sequence.tracks is not None:
+            if isinstance(sequence.tracks, TrackLog):
                 sequence.tracks.of.pop()
             sequence.pending.entries = 1
         for row, result in zip(rows, results, strict=True):

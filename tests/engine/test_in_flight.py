@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
 from izwi.engine.in_flight import Launched
+from izwi.request.prediction import Pending
 from izwi.request.request import Request
-from izwi.request.sequence import Pending, Sequence
+from izwi.request.sequence import Sequence
 from izwi.request.track_log import Progress, TrackLog
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepWork
@@ -32,7 +33,7 @@ def predicted(
     *rows: PlannedRow, limit: int = 99, following: Any = None, vocode: Any = ()
 ) -> Launched:
     step = launched(*rows, vocode=vocode)
-    step.predict(lambda _: limit, following)
+    step.predict(lambda _: limit, following or (lambda _, progress, __: progress))
     return step
 
 
@@ -59,7 +60,7 @@ def test_the_last_entry_of_the_tracks_is_the_last() -> None:
         sequence.tracks = TrackLog(Progress(0), 0)
         predicted(PlannedRow(sequence, 0, 4), following=lambda *_, after=after: after)
         assert sequence.pending.ends is ends
-        assert sequence.tracks.in_flight == [0]
+        assert sequence.pending.tracks == [0]
 
 
 def test_audio_is_predicted_if_its_frames_will_exist() -> None:

@@ -131,7 +131,7 @@ class Ahead:
 def test_a_step_in_flight_begins_when_the_one_before_it_ends() -> None:
     device = device_of(None, *[(1,)] * 8)
     worker, runner = device.worker, device.runner
-    runner.launch, runner.following = Ahead(runner, [3.0, 4.5, 9.0]).launch, None
+    runner.launch = Ahead(runner, [3.0, 4.5, 9.0]).launch
     runner.now_s = 1.0
     worker.launch(worker.schedule(1.0))
     assert worker.is_in_flight

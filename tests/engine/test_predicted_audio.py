@@ -32,7 +32,7 @@ def launched(sequence: Sequence, *, row: bool = True) -> Launched:
     rows = (PlannedRow(sequence, stop - 1, stop),) if row else ()
     chunk = next_chunk(sequence, RAMP)
     step = Launched(Work(forward=rows, vocode=((sequence, chunk),)), {}, rows, None, 0.0, 0)
-    step.predict(lambda _: LIMIT, None)  # type: ignore[arg-type]  # no tracks here
+    step.predict(lambda _: LIMIT, lambda _, progress, __: progress)  # one track
     return step
 
 
