@@ -21,7 +21,7 @@ from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
-from izwi.request.request import Chunk, Request
+from izwi.request.request import Chunk, EncodeInput, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
 from izwi.runner.batch_builder import span_of
@@ -109,12 +109,10 @@ class SimulatedRunner:
             self._compute(StepWork(0, 0, 0, len(audio.chunks), audio.num_vocoded))
         return {}
 
-    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
+    def encode(self, pieces: Seq[EncodeInput]) -> list[tuple[()]]:
         """Encode pieces of audio."""
         self._compute(StepWork(encodes=len(pieces)))
-        for sequence, index in pieces:
-            sequence.encoded[index] = ()
-        return [None] * len(pieces)
+        return [()] * len(pieces)
 
     def launch(self, rows: Seq[PlannedRow]) -> None:
         """Do nothing: rows run when their results are read."""

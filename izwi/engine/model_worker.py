@@ -139,8 +139,7 @@ class ModelWorker:
         began_s, compiled = self._clock(), self.runner.num_compiled
         failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
         if work.encode:
-            pairs = zip(work.encode, self.runner.encode(work.encode), strict=True)
-            failed.update((s.arrival, error) for (s, _), error in pairs if error is not None)
+            failed.update(self._encode(work.encode))
         encoded_s = self._clock()
         rows: Seq[PlannedRow] = work.forward
         if failed:
@@ -154,6 +153,17 @@ class ModelWorker:
         if self.runner.num_compiled == compiled:
             self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
         self._in_flight.append(launched)
+
+    def _encode(self, pieces: Seq[tuple[Sequence, int]]) -> dict[int, BaseException]:
+        """Encode piece i of each sequence's prompt; return errors by arrival."""
+        failed: dict[int, BaseException] = {}
+        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
+        for (sequence, i), result in zip(pieces, self.runner.encode(inputs), strict=True):
+            if isinstance(result, BaseException):
+                failed[sequence.arrival] = result
+            else:
+                sequence.encoded[i] = result
+        return failed
 
     @property
     def spare_s(self) -> float:

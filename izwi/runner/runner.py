@@ -24,7 +24,7 @@ from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText, step
 from izwi.model.step_batch import StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
-from izwi.request.request import Entries, Request
+from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
 from izwi.runner.batch import run_each
@@ -176,8 +176,8 @@ class Runner:
 
     @counted
     @in_backend
-    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
-        """Encode piece i of each sequence into `sequence.encoded[i]`; return the error of each.
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Any | BaseException]:
+        """Encode pieces of audio; return the result of each on the device, or its error.
 
         Equal pieces are encoded once, within this step and while the result is cached.
         """

@@ -43,7 +43,7 @@ class Timed:
     def running(self) -> Iterator[None]:
         encode = Runner.encode
 
-        def timed(runner: Runner, pieces: Sequence[Any]) -> list[BaseException | None]:
+        def timed(runner: Runner, pieces: Sequence[Any]) -> list[Any]:
             self.world.clock.now_s += self.encode_s if pieces else 0.0
             return encode(runner, pieces)
 
