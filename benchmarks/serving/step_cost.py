@@ -24,10 +24,10 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.model.capability import Capability
 from izwi.model.layers import PagedAttention, StateSpec
-from izwi.model.protocol import Pick, Row
+from izwi.model.protocol import Pick
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.request.request import EncodeInput, Request, SamplingParams
-from izwi.request.sequence import Sequence
 
 CODEBOOKS = 16
 PROMPT = 40
@@ -64,12 +64,12 @@ class InstantSpeech:
         self.seconds = 0.0
         self.tracks = (Track("frames", CODEBOOKS, 2048, codec=self),)
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+    def content_keys(self, span: Span) -> list[int]:
         """Use the ids as content keys."""
-        prompt = sequence.request.prompt
+        prompt = span.request.prompt
         assert isinstance(prompt, FixedPrompt)
-        frames = range(len(prompt.ids), stop)
-        return [*prompt.ids, *(1 << 40 | position for position in frames)][start:stop]
+        frames = range(len(prompt.ids), span.stop)
+        return [*prompt.ids, *(1 << 40 | position for position in frames)][span.start : span.stop]
 
     def embed(self, rows: Seq[Row]) -> torch.Tensor:
         """Return a number for each position."""
@@ -83,7 +83,7 @@ class InstantSpeech:
         """Return ones."""
         return torch.ones(len(hidden), CODEBOOKS, dtype=torch.int64)
 
-    def warm_codes(self, sequence: Sequence) -> None:  # noqa: ARG002
+    def warm_codes(self, span: Span) -> None:  # noqa: ARG002
         """Return None: no clip precedes the speech."""
         return
 

@@ -21,13 +21,15 @@ from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
-from izwi.model.protocol import Row
-from izwi.request.request import Chunk, Request
+from izwi.request.request import Chunk, EncodeInput, Request
 from izwi.request.sequence import Sequence
+from izwi.request.track_log import Entry, Progress
+from izwi.runner.batch_builder import span_of
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
+from izwi.scheduler.work import PlannedRow
 
 # Output of a request: its entries, after which it ends if the model can end it.
 Script = Seq[tuple[int, ...]]
@@ -107,18 +109,16 @@ class SimulatedRunner:
             self._compute(StepWork(0, 0, 0, len(audio.chunks), audio.num_vocoded))
         return {}
 
-    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
+    def encode(self, pieces: Seq[EncodeInput]) -> list[tuple[()]]:
         """Encode pieces of audio."""
         self._compute(StepWork(encodes=len(pieces)))
-        for sequence, index in pieces:
-            sequence.encoded[index] = ()
-        return [None] * len(pieces)
+        return [()] * len(pieces)
 
-    def launch(self, rows: Seq[Row]) -> None:
+    def launch(self, rows: Seq[PlannedRow]) -> None:
         """Do nothing: rows run when their results are read."""
         del rows
 
-    def forward(self, rows: Seq[Row]) -> list[Drawn]:
+    def forward(self, rows: Seq[PlannedRow]) -> list[Drawn]:
         """Run rows; each row that emits returns the next entry of its script."""
         lengths = [row.stop - row.start for row in rows]
         decode_rows = lengths.count(1)
@@ -140,6 +140,11 @@ class SimulatedRunner:
     def learn(self, cost: StepCost) -> None:
         """Do nothing: the cost of steps matters only for lower tiers, which are not simulated."""
 
+    def following(self, request: Request, progress: Progress, drawn: Entry | None) -> Progress:
+        """Return the progress after an entry: there is one track."""
+        del request, drawn
+        return progress
+
     def max_entries(self, sequence: Sequence) -> int:
         """Return the number of entries after which a request ends."""
         return sequence.request.max_entries
@@ -148,7 +153,7 @@ class SimulatedRunner:
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Content keys of positions [start, stop)."""
         if self._model.content_keys is not None:
-            keys: list[int] = self._model.content_keys(sequence, start, stop)
+            keys: list[int] = self._model.content_keys(span_of(sequence, start, stop))
             return keys
         prompt = sequence.request.prompt
         assert isinstance(prompt, SimulatedPrompt)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.ops import TorchOps
-from izwi.model.protocol import Model, Row
+from izwi.model.protocol import Model
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 
 
 @torch.inference_mode()
@@ -31,7 +32,7 @@ def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
         return codes[:, codebook]
 
     stop = sequence.num_positions - 1  # no prediction is needed after the last entry
-    x = model.embed([Row(sequence, 0, stop)])
+    x = model.embed([row_of(sequence, 0, stop)])
     hidden = model.run(x[None], ops.dense_context(1, stop))[0]
     model.draw(hidden[sequence.num_prompt - 1 :], pick)
     return found

@@ -18,11 +18,11 @@ from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec, StateSpec
-from izwi.model.protocol import Backend, Model, Pick, Row
+from izwi.model.protocol import Backend, Model, Pick
+from izwi.model.step_batch import Row, StepBatch
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi.sampling.logprobs import Logprobs
 
 # Waits for samples, (n,) float32, that are being computed.
@@ -142,8 +142,8 @@ class StepSampler(Protocol):
 class Sampling(Protocol):
     """Sampling of one model's entries."""
 
-    def of(self, sequences: Seq[Sequence], track: int = 0) -> StepSampler:
-        """Prepare a step's draws on a track: one row for each sequence, in row order."""
+    def of(self, draws: Seq[Row], track: int = 0) -> StepSampler:
+        """Prepare a step's draws on a track, one for each row: see `StepBatch.draws`."""
         ...
 
 
@@ -153,12 +153,12 @@ class RecordedSteps(Protocol):
     CUDA records and replays them; MLX launches them as they are.
     """
 
-    def takes(self, rows: Seq[Row]) -> bool:
+    def takes(self, batch: StepBatch) -> bool:
         """Return whether the next entries of these rows can be drawn by recorded steps."""
         ...
 
-    def launch(self, rows: Seq[Row]) -> InFlight[Entries]:
-        """Launch the rows; return a wait for the entries of the rows that emit, in order."""
+    def launch(self, batch: StepBatch) -> InFlight[Entries]:
+        """Launch a batch; return a wait for its entries, in order."""
         ...
 
     def takes_chunks(self, most_frames: int) -> bool:

@@ -145,7 +145,7 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
-        worker.runner.grammars.constrain(sequence)
+        sequence.drawing.grammar = worker.runner.grammars.constrain(request)
         worker.begin(sequence, log)
         worker.scheduler.add(sequence)
         if log is not None and log.paused:
@@ -191,7 +191,7 @@ class Engine:
         _, sequence = self._live[request_id]
         if not sequence.input.is_open:
             return False
-        sequence.input.written.extend(text_ids)
+        sequence.input.written += tuple(text_ids)
         sequence.input.is_open = not closed
         if closed and sequence.status.paused is PauseReason.INPUT:
             sequence.status.paused = None

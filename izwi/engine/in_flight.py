@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
 from izwi.backends.protocol import PendingAudio
-from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Following
 from izwi.runner.runner import Drawn, Forward
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 
 
 class Launched:
@@ -35,7 +34,7 @@ class Launched:
         self,
         work: Work,
         failed: dict[int, BaseException],
-        rows: Seq[Row],
+        rows: Seq[PlannedRow],
         forward: Forward | None,
         began_s: float,
         num_compiled: int,
@@ -68,29 +67,25 @@ class Launched:
 
         Args:
             limit: Returns the number of entries at which a sequence ends.
-            following: The model's function for the next track, if it has several.
+            following: The model's function for the next track.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
             sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries
             if stop == sequence.num_prompt + entries:  # this row emits
-                pending.entries += 1
-                pending.ends = entries + 1 >= limit(sequence)
-                tracks = sequence.tracks
-                if tracks is not None and tracks.launch(following, sequence.request):
-                    pending.ends = True
+                known, is_last = sequence.tracks.progress, entries + 1 >= limit(sequence)
+                pending.launch(known, following, sequence.request, is_last=is_last)
         for sequence, chunk in self.work.vocode:
             pending = sequence.pending
             num_pending = sequence.num_frames - sequence.audio.num_vocoded - pending.frames
             ended = sequence.status.ended or pending.ends
             frames = frames_to_vocode(num_pending, chunk, ended=ended)
             if frames:
-                pending.frames += frames
-                pending.chunks += 1
+                pending.vocode(frames)
                 self._vocoded.append((sequence, sequence.pending.epoch, frames))
 
-    def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
+    def reconcile(self, rows: Seq[PlannedRow], every: Seq[Drawn | BaseException]) -> None:
         """Reconcile the prediction with the results.
 
         Args:
@@ -98,14 +93,11 @@ class Launched:
             every: The results of each row.
         """
         for row, drawn in zip(rows, every, strict=True):
-            pending = row.sequence.pending
             if isinstance(drawn, BaseException) or drawn.entries:
-                pending.entries -= 1
-                pending.ends = pending.ends and pending.entries > 0
+                row.sequence.pending.arrive()
         for sequence, epoch, frames in self._vocoded:
             if sequence.pending.epoch == epoch:
-                sequence.pending.frames -= frames
-                sequence.pending.chunks -= 1
+                sequence.pending.vocoded(frames)
 
 
 @dataclass(slots=True)

@@ -18,17 +18,16 @@ from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.in_flight import Launched, Results, awaited
 from izwi.errors import Overloaded
-from izwi.model.protocol import Model, Row
-from izwi.request.log import Log
+from izwi.model.protocol import Model
+from izwi.request.log import Log, retrace
 from izwi.request.request import Chunk, Entries, Reason
 from izwi.request.sequence import Phase, Sequence
-from izwi.request.tracked import append_tracked, ends_with_text, resume_tracked
 from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 
 # How often, in steps, prices are updated and requests that waited too long are refused.
 _CHECK_EVERY = 32
@@ -138,10 +137,9 @@ class ModelWorker:
         began_s, compiled = self._clock(), self.runner.num_compiled
         failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
         if work.encode:
-            pairs = zip(work.encode, self.runner.encode(work.encode), strict=True)
-            failed.update((s.arrival, error) for (s, _), error in pairs if error is not None)
+            failed.update(self._encode(work.encode))
         encoded_s = self._clock()
-        rows: Seq[Row] = work.forward
+        rows: Seq[PlannedRow] = work.forward
         if failed:
             rows = [row for row in rows if row.sequence.arrival not in failed]
         forward = self.runner.launch(rows)
@@ -153,6 +151,17 @@ class ModelWorker:
         if self.runner.num_compiled == compiled:
             self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
         self._in_flight.append(launched)
+
+    def _encode(self, pieces: Seq[tuple[Sequence, int]]) -> dict[int, BaseException]:
+        """Encode piece i of each sequence's prompt; return errors by arrival."""
+        failed: dict[int, BaseException] = {}
+        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
+        for (sequence, i), result in zip(pieces, self.runner.encode(inputs), strict=True):
+            if isinstance(result, BaseException):
+                failed[sequence.arrival] = result
+            else:
+                sequence.encoded[i] = result
+        return failed
 
     @property
     def spare_s(self) -> float:
@@ -220,7 +229,7 @@ class ModelWorker:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
                 sequence.status.phase = Phase.DECODE
-                if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
+                if self._append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
                     fresh.add(sequence.arrival)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         vocoded = self._vocode(results)
@@ -255,9 +264,7 @@ class ModelWorker:
         log.restore(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
-        if sequence.tracks is not None:
-            entries, sequence.emitted = sequence.emitted, []
-            resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
+        retrace(sequence, self.runner.following, self.runner.num_ids)
         if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
             sequence.audio.repeat(log.num_samples)
 
@@ -283,33 +290,27 @@ class ModelWorker:
 
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Append entries to the log; return them without a stop id, which is not emitted."""
-        request, entries = sequence.request, drawn.entries
-        if sequence.tracks is not None:
-            return self._append_tracked(sequence, drawn)
-        stops = entries[-1][0] in request.stop_ids
-        kept = entries[:-1] if stops else entries
-        sequence.emitted += kept
+        tracks, request, following = sequence.tracks, sequence.request, self.runner.following
+        emitted, first, reason = sequence.emitted, len(sequence.emitted), None
+        for ids in drawn.entries:
+            if tracks.stops(ids, request):
+                reason = Reason.STOP
+                break
+            emitted.append(ids)
+            if not tracks.append(ids, following, request):
+                reason = Reason.STOP
+                break
+            if len(emitted) >= self._limit(sequence):
+                reason = Reason.LENGTH
+                break
+        kept = drawn.entries[: len(emitted) - first]
         if drawn.logprobs:
             sequence.output.logprobs += drawn.logprobs[: len(kept)]
-        if stops:
-            self.scheduler.end(sequence, Reason.STOP)
-        elif len(sequence.emitted) >= self._limit(sequence):
-            self.scheduler.end(sequence, Reason.LENGTH)
-        return kept
-
-    def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
-        """Do the same as `_append` for an entry of a model with several tracks."""
-        following = self.runner.following
-        appended, continues = append_tracked(sequence, drawn.entries[0], following)
-        if appended:
-            sequence.output.logprobs += drawn.logprobs
-        if not continues:
-            self.scheduler.end(sequence, Reason.STOP)
-        elif len(sequence.emitted) >= self._limit(sequence):
-            self.scheduler.end(sequence, Reason.LENGTH)
-        elif not sequence.tracks.reconcile(following, sequence.request):  # type: ignore[union-attr]
+        if reason is not None:
+            self.scheduler.end(sequence, reason)
+        elif not sequence.pending.reconcile(tracks.progress, following, request):
             self.scheduler.redraw(sequence)
-        return drawn.entries if appended else ()
+        return kept
 
     def _limit(self, sequence: Sequence) -> int:
         """Return the number of entries at which a sequence ends."""
@@ -387,11 +388,11 @@ class ModelWorker:
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
         sequence.output.num_delivered = len(sequence.emitted)
-        tracks = sequence.tracks
-        if tracks is not None:
+        tracks = sequence.tracks.of
+        if tracks is not None:  # otherwise all are of one width
             width = self._nothing.shape[1]
             new = [ids + (-1,) * (width - len(ids)) for ids in new]
-            rest["tracks"] = np.array(tracks.of[first:], dtype=np.int64)
+            rest["tracks"] = np.array(tracks[first:], dtype=np.int64)
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)

@@ -5,52 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from izwi.model.layers import CacheSpec
+from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request.request import Request
-from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
 
 # In `Model.inputs`: an id that the host does not know yet.
 UNKNOWN = -1
 # Draws one id per row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
-
-
-class Row(NamedTuple):
-    """One sequence's share of a batch: positions [start, stop) of prompt and log."""
-
-    sequence: Sequence
-    start: int
-    stop: int
-
-    @property
-    def emits(self) -> bool:
-        """Whether its output gives entries: it has output positions, or is the last position."""
-        sequence = self.sequence
-        if sequence.output_positions:
-            return sequence.next_drawn < self.stop
-        # `Sequence.num_entries` inlined: this runs for every row of every step
-        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
-
-    @property
-    def num_drawn(self) -> int:
-        """Number of entries drawn from it; more than one only at output positions."""
-        sequence = self.sequence
-        if sequence.output_positions:
-            return len(sequence.drawn_before(self.stop))
-        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it runs only the last entry."""
-        return self.start + 1 == self.stop > self.sequence.num_prompt and self.emits
 
 
 class Model(Protocol):
@@ -76,8 +46,8 @@ class Model(Protocol):
         """Maximum number of positions of the checkpoint."""
         ...
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return keys of positions [start, stop) of prompt and log, ints of at most 63 bits.
+    def content_keys(self, span: Span) -> list[int]:
+        """Return keys of the span's positions, ints of at most 63 bits.
 
         Two sequences of this model whose first n keys are equal have the same keys and values
         there, so pages can be shared.
@@ -87,7 +57,7 @@ class Model(Protocol):
     def embed(self, rows: Seq[Row]) -> Array:
         """Inputs of the rows' positions, packed end to end: (positions, width).
 
-        With several tracks an entry's track is `sequence.tracks.of[i]`, its ids `emitted[i]`.
+        With several tracks an entry's track is `row.tracks[i]`, its ids `row.entries[i]`.
         """
         ...
 
@@ -182,37 +152,32 @@ class RecordableTracks(Recordable, Protocol):
 class TakesStreamedText(Protocol):
     """A model whose entries need text that may still be written."""
 
-    def positions_ready(self, sequence: Sequence) -> int:
-        """Return how many positions of prompt and log have known inputs."""
+    def positions_ready(self, span: Span) -> int:
+        """Return how many positions of prompt and log have known inputs.
+
+        Args:
+            span: All of them.
+        """
         ...
 
-    def max_entries(self, sequence: Sequence) -> int:
-        """Return the number of entries at which a sequence ends, which may depend on later text."""
+    def max_entries(self, span: Span) -> int:
+        """Return the number of entries at which a request ends, which may depend on later text.
+
+        Args:
+            span: All positions of its prompt and log.
+        """
         ...
 
 
-def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
-    """Places, among the rows' positions end to end, that entries are drawn from."""
-    places: list[int] = []
-    before = 0
-    for sequence, start, stop in rows:
-        if sequence.output_positions:
-            places += [before + at - start for at in sequence.drawn_before(stop)]
-        elif stop == sequence.num_prompt + sequence.num_entries:
-            places.append(before + stop - start - 1)
-        before += stop - start
-    return np.array(places, np.int64)
-
-
-def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
-    """Run the rows as one pass and draw the entries of those that emit.
+def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
+    """Run a batch as one pass and draw its entries, which are all on the first track.
 
     Returns:
         (entries, codebooks) int64, in row order.
     """
-    hidden, last = model.run(model.embed(rows), context), last_positions(rows)
-    if len(last) < hidden.shape[0]:
-        hidden = ops.take(hidden, ops.array(last))
+    hidden, places = model.run(model.embed(batch.rows), context), places_drawn(batch.rows)
+    if len(places) < hidden.shape[0]:
+        hidden = ops.take(hidden, ops.array(places))
     return model.draw(hidden, pick)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.model.layers import StateSpec
+from izwi.model.step_batch import Span
 from izwi.ops.protocol import Array
-from izwi.request.sequence import Sequence
 
 # Codes of the frame after the end of a stream, which codecs need whose audio lags its frames.
 END = -1
@@ -62,11 +62,17 @@ class Codec(CodecSizes, Protocol):
         """Whether `warm_codes` returns frames for some requests."""
         ...
 
-    def warm_codes(self, sequence: Sequence) -> Array | None:
+    def warm_codes(self, span: Span) -> Array | None:
         """Return frames that the codec must decode before the first emitted one.
 
-        (frames, codebooks) int64 on the device, or None. In-context cloning continues the reference
-        clip, so its frames are decoded first and their audio is dropped.
+        In-context cloning continues the reference clip, so its frames are decoded first and their
+        audio is dropped.
+
+        Args:
+            span: The positions of the prompt.
+
+        Returns:
+            (frames, codebooks) int64 on the device, or None.
         """
         ...
 

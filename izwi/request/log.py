@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
 from izwi.request.sequence import Sequence
+from izwi.request.track_log import Following, TrackLog
 
 
 class FrameSizes(Protocol):
@@ -62,7 +64,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.output.num_delivered = len(sequence.emitted)
         if self.logprobs is not None:
             sequence.output.logprobs = self.logprobs.tolist()
-        sequence.input.written = list(self.written)
+        sequence.input.written = self.written
         sequence.input.is_open = sequence.request.open_input and not self.closed
         if codec is not None:
             audio, num_samples = sequence.audio, codec.lookahead_samples
@@ -70,3 +72,25 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
                 num_samples += samples
                 audio.chunks.append(num_samples // codec.frame_samples - audio.num_vocoded)
                 audio.num_vocoded += audio.chunks[-1]
+
+
+def retrace(sequence: Sequence, following: Following, num_ids: Callable[[int], int]) -> None:
+    """Record the tracks of a restored sequence's entries.
+
+    The last entry is dropped if it ends the log: it is drawn again.
+
+    Args:
+        sequence: Its entries are all of one width.
+        following: The model's function for the next track.
+        num_ids: Returns the ids of an entry on a track.
+    """
+    tracks = sequence.tracks
+    if not isinstance(tracks, TrackLog):  # one track: all entries are there already
+        return
+    entries, sequence.emitted = sequence.emitted, []
+    for padded in entries:
+        ids = padded[: num_ids(tracks.progress.track)]
+        if following(sequence.request, tracks.progress, ids) is None:
+            return
+        sequence.emitted.append(ids)
+        tracks.append(ids, following, sequence.request)

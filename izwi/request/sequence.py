@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from izwi.arrays import Float32
+from izwi.request.prediction import Pending
 from izwi.request.request import Reason, Request
-from izwi.request.track_log import Entry, TrackLog
+from izwi.request.track_log import ONE_TRACK, Entry, Tracks
 
 
 class Phase(StrEnum):
@@ -63,7 +64,7 @@ class Input:
         is_open: More text may be written.
     """
 
-    written: list[int] = field(default_factory=list)
+    written: tuple[int, ...] = ()
     is_open: bool = False
 
 
@@ -133,25 +134,6 @@ class AudioCursor:
         return samples[repeated:] if repeated < len(samples) else None
 
 
-@dataclass(slots=True)
-class Pending:
-    """What steps in flight will add to a sequence.
-
-    Attributes:
-        entries: Number of entries that they draw; at most 1 when a step is planned.
-        frames: Number of frames that they decode to audio.
-        chunks: Number of chunks of these frames.
-        ends: No more entries follow.
-        epoch: How often the sequence has released its pages. Work launched before is dropped.
-    """
-
-    entries: int = 0
-    frames: int = 0
-    chunks: int = 0
-    ends: bool = False
-    epoch: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class Drawing:
     """How the entries of a sequence are drawn, and how many.
@@ -159,14 +141,14 @@ class Drawing:
     Attributes:
         reads_log: See `Request.reads_log`.
         adjusts: Whether the logits of any of its tracks are adjusted.
-        seen: What the sampler keeps of the log; see `izwi.sampling.emitted.SamplerState`.
+        memo: What samplers derived from the log; see `izwi.sampling.emitted.SamplerState`.
         grammar: An `izwi.sampling.grammars.GrammarState`, or None without a grammar.
         limit: Number of entries at which it ends, once that is known.
     """
 
     reads_log: bool
     adjusts: bool
-    seen: Any = None
+    memo: dict[Any, Any] = field(default_factory=dict)
     grammar: Any = None
     limit: int | None = None
 
@@ -187,7 +169,7 @@ class Sequence:
         arrival: Number of arrivals before it, in the whole engine.
         submitted_s: When it was submitted, on the engine's clock.
         emitted: The log: entries of (codebooks,) ids, one for each step; a token has one id.
-        tracks: The tracks of these entries if the model has several; else None.
+        tracks: The tracks of these entries.
         input: The log of its input.
         output: Output besides the entries.
         status: Whether it runs, and why not.
@@ -205,7 +187,7 @@ class Sequence:
     arrival: int
     submitted_s: float = 0.0
     emitted: list[Entry] = field(init=False, default_factory=list)
-    tracks: TrackLog | None = field(init=False, default=None)
+    tracks: Tracks = field(init=False, default=ONE_TRACK)
     input: Input = field(init=False, default_factory=Input)
     output: Output = field(init=False, default_factory=Output)
     status: Status = field(init=False, default_factory=Status)
@@ -239,12 +221,25 @@ class Sequence:
     @property
     def frames(self) -> list[Entry]:
         """Entries that become audio, in models that make any."""
-        return self.emitted if self.tracks is None else self.tracks.frames
+        return self.tracks.frames(self.emitted)
 
     @property
     def num_frames(self) -> int:
         """Frames emitted, plus those that a step in flight most likely draws."""
-        return self.num_entries if self.tracks is None else self.tracks.num_frames
+        return self.tracks.num_frames(self.num_entries, self.pending.tracks)
+
+    @property
+    def next_track(self) -> int:
+        """Track of the entry that the next row draws."""
+        following = self.pending.after(self.tracks.progress)
+        assert following is not None  # else no row would run
+        return following.track
+
+    @property
+    def next_frames(self) -> int:
+        """Number of frames that the next row most likely draws: 1 or 0."""
+        following = self.pending.after(self.tracks.progress)
+        return int(following is not None and self.tracks.is_frame(following.track))
 
     @property
     def num_positions(self) -> int:

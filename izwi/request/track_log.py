@@ -1,10 +1,12 @@
-"""The tracks of a log's entries, for a model that has several. Pure: knows no model, no tensor."""
+"""The tracks of a log's entries. Pure: knows no model, no tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from izwi.request.request import Request
 
 Entry = tuple[int, ...]
 
@@ -26,9 +28,91 @@ class Progress(NamedTuple):
 Following = Callable[[Any, Progress, Entry | None], Progress | None]
 
 
+class Tracks(Protocol):
+    """The tracks of one sequence's known entries."""
+
+    @property
+    def of(self) -> list[int] | None:
+        """Track of each known entry, in a list that only grows; None if there is one track."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """Track and counts after the known entries."""
+        ...
+
+    @property
+    def ends_with_text(self) -> bool:
+        """Whether the last known entry is no frame, beside frames."""
+        ...
+
+    def frames(self, entries: list[Entry]) -> list[Entry]:
+        """Return the known entries that become audio, of a model that makes any."""
+        ...
+
+    def num_frames(self, num_entries: int, ahead: list[int]) -> int:
+        """Return the number of frames, known and most likely drawn by steps in flight.
+
+        Args:
+            num_entries: Number of entries, likewise.
+            ahead: Tracks of the entries in flight.
+        """
+        ...
+
+    def is_frame(self, track: int) -> bool:
+        """Return whether an entry of a track most likely becomes audio, if any does."""
+        ...
+
+    def stops(self, ids: Entry, request: Request) -> bool:
+        """Return whether the next entry ends the log, of which it is then no part."""
+        ...
+
+    def append(self, ids: Entry, following: Following, request: Request) -> bool:
+        """Record an entry; return whether another one follows it."""
+        ...
+
+    def end(self) -> None:
+        """Record that no entry follows; frames get their end frame."""
+        ...
+
+
+class OneTrack:
+    """The tracks of a model that has one: nothing to record. Implements `Tracks`."""
+
+    of = None
+    progress = Progress(0)
+    ends_with_text = False
+
+    def frames(self, entries: list[Entry]) -> list[Entry]:
+        """Return all entries."""
+        return entries
+
+    def num_frames(self, num_entries: int, ahead: list[int]) -> int:  # noqa: ARG002
+        """Return the number of entries."""
+        return num_entries
+
+    def is_frame(self, track: int) -> bool:  # noqa: ARG002
+        """Return true."""
+        return True
+
+    def stops(self, ids: Entry, request: Request) -> bool:
+        """Return whether the next entry is a stop id."""
+        return ids[0] in request.stop_ids
+
+    def append(self, ids: Entry, following: Following, request: Request) -> bool:  # noqa: ARG002
+        """Return that another entry follows."""
+        return True
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+ONE_TRACK = OneTrack()
+
+
 @dataclass(slots=True, eq=False)
 class TrackLog:
-    """The tracks of one sequence's entries, known ones and those that steps in flight draw.
+    """The tracks of a model with several. Implements `Tracks`.
 
     Attributes:
         progress: Track and counts after the known entries.
@@ -36,9 +120,7 @@ class TrackLog:
         silent_ids: First ids of entries of that track that give no audio.
         end_frame: Added after the last frame, if the codec's audio lags; otherwise None.
         of: Track of each known entry.
-        frames: Known entries that become audio, and the end frame.
-        in_flight: Tracks that the steps in flight draw on, in order.
-        predicted: Most likely progress after those; None if the log ends.
+        known_frames: Known entries that become audio, and the end frame.
     """
 
     progress: Progress
@@ -46,67 +128,41 @@ class TrackLog:
     silent_ids: frozenset[int] = frozenset()
     end_frame: Entry | None = None
     of: list[int] = field(default_factory=list)
-    frames: list[Entry] = field(default_factory=list)
-    in_flight: list[int] = field(default_factory=list)
-    predicted: Progress | None = None
+    known_frames: list[Entry] = field(default_factory=list)
+
+    def frames(self, entries: list[Entry]) -> list[Entry]:  # noqa: ARG002
+        """Return the known entries that become audio, and the end frame."""
+        return self.known_frames
+
+    def num_frames(self, num_entries: int, ahead: list[int]) -> int:  # noqa: ARG002
+        """Return the number of known frames, and of those in flight most likely."""
+        return len(self.known_frames) + sum(map(self.is_frame, ahead))
+
+    def is_frame(self, track: int) -> bool:
+        """Return whether the track is that of the frames."""
+        return track == self.frame_track
 
     @property
-    def next(self) -> int:
-        """Track of the entry that the next row draws."""
-        if not self.in_flight:
-            return self.progress.track
-        assert self.predicted is not None  # else no row would run
-        return self.predicted.track
+    def ends_with_text(self) -> bool:
+        """Whether the last entry is not a frame, so that it is delivered without audio."""
+        return self.of[-1] != self.frame_track
 
-    @property
-    def num_frames(self) -> int:
-        """Number of known frames, and those that steps in flight most likely draw."""
-        return len(self.frames) + sum([track == self.frame_track for track in self.in_flight])
+    def stops(self, ids: Entry, request: Request) -> bool:
+        """Return whether the next entry is a stop id of its track."""
+        return ids[0] in request.params(self.progress.track).stop_ids
 
-    @property
-    def next_is_frame(self) -> bool:
-        """Whether the entry that the next row draws most likely becomes audio."""
-        following = self.predicted if self.in_flight else self.progress
-        return following is not None and following.track == self.frame_track
-
-    def launch(self, following: Following, request: Any) -> bool:
-        """Record that a row is launched; return whether the log most likely ends with its entry."""
-        before = self.predicted if self.in_flight else self.progress
-        assert before is not None
-        self.in_flight.append(before.track)
-        self.predicted = following(request, before, None)
-        return self.predicted is None
-
-    def drop_in_flight(self) -> None:
-        """Drop the entries in flight, which are drawn again."""
-        self.in_flight.clear()
-
-    def append(self, ids: Entry, after: Progress | None) -> None:
-        """Record an entry of track `progress.track`, and the progress after it."""
+    def append(self, ids: Entry, following: Following, request: Request) -> bool:
+        """Record an entry of track `progress.track`; return whether another one follows it."""
         track = self.progress.track
+        after = following(request, self.progress, ids)
         self.of.append(track)
         if track == self.frame_track and ids[0] not in self.silent_ids:
-            self.frames.append(ids)
-        if self.in_flight:
-            del self.in_flight[0]
+            self.known_frames.append(ids)
         if after is not None:
             self.progress = after
+        return after is not None
 
     def end(self) -> None:
         """Record that no entry follows; frames get their end frame."""
-        if self.end_frame is not None and self.frames:
-            self.frames.append(self.end_frame)
-
-    def reconcile(self, following: Following, request: Any) -> bool:
-        """Compare the log with the tracks for which steps in flight were launched.
-
-        Returns:
-            Whether they draw on the right tracks. The progress after them is predicted again.
-        """
-        progress: Progress | None = self.progress
-        for track in self.in_flight:
-            if progress is None or progress.track != track:
-                return False
-            progress = following(request, progress, None)
-        self.predicted = progress
-        return True
+        if self.end_frame is not None and self.known_frames:
+            self.known_frames.append(self.end_frame)

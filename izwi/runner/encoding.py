@@ -10,7 +10,6 @@ from izwi.backends.protocol import ArrayBackend, RecordedSteps
 from izwi.model.encoders import Encodes
 from izwi.model.protocol import Model
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi.runner.batch import run_each
 from izwi.runner.encoded import EncodedCache
 
@@ -38,27 +37,20 @@ class Encoders:
         self._model, self._backend, self._max_pieces = model, backend, max_pieces
         self._cache, self._graphs = cache, graphs
 
-    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
-        """Encode piece i of each sequence into `sequence.encoded[i]`; see `Runner.encode`."""
-        if not pieces:
-            return []
-        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
-        missing = {(p.kind, p.digest): p for p in inputs if self._cache.get(p) is None}
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Any | BaseException]:
+        """Return the result of each piece, or its error; see `Runner.encode`."""
+        missing = {(p.kind, p.digest): p for p in pieces if self._cache.get(p) is None}
         made = run_each(self._encode, list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
-        errors: list[BaseException | None] = []
-        for (sequence, i), piece in zip(pieces, inputs, strict=True):
+        results: list[Any | BaseException] = []
+        for piece in pieces:
             result: Any = fresh.get((piece.kind, piece.digest))
-            if isinstance(result, BaseException):
-                errors.append(result)
-                continue
             if result is None:
                 result = self._cache.get(piece)
-            else:
+            elif not isinstance(result, BaseException):
                 self._cache.put(piece, result, result.nbytes)
-            sequence.encoded[i] = result
-            errors.append(None)
-        return errors
+            results.append(result)
+        return results
 
     def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
         """Run the encoders, with graphs where recorded; each result has its own memory."""

@@ -20,13 +20,15 @@ from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import ChoosesTracks, Model, Row, TakesStreamedText, step
+from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText, step
+from izwi.model.step_batch import StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
-from izwi.request.request import Entries, Request
+from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
 from izwi.runner.batch import run_each
+from izwi.runner.batch_builder import batch_of, span_of
 from izwi.runner.by_track import draw_by_track
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
@@ -35,6 +37,7 @@ from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.sampling.grammars import Grammars
 from izwi.sampling.logprobs import Logprobs
 from izwi.scheduler.cost import StepCost
+from izwi.scheduler.work import PlannedRow
 
 # Assumed time to recompute a position, until steps have been measured.
 _REBUILD_S = 1e-4
@@ -140,8 +143,9 @@ class Runner:
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
     ) -> Progress | None:
-        """Return the progress after an entry; only for models with several tracks."""
-        assert self._chooses_tracks is not None
+        """Return the progress after an entry; a model with one track has always another."""
+        if self._chooses_tracks is None:
+            return progress
         return self._chooses_tracks.following(request, progress, drawn)
 
     def num_ids(self, track: int) -> int:
@@ -157,23 +161,23 @@ class Runner:
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop) of prompt and log."""
-        return self._model.content_keys(sequence, start, stop)
+        return self._model.content_keys(span_of(sequence, start, stop))
 
     def positions_ready(self, sequence: Sequence) -> int:
         """Return how many positions have known inputs, for a sequence with open input."""
         assert self._takes_text is not None
-        return self._takes_text.positions_ready(sequence)
+        return self._takes_text.positions_ready(span_of(sequence, 0, sequence.num_positions))
 
     def max_entries(self, sequence: Sequence) -> int:
         """Return the maximum number of entries of a sequence."""
         if self._takes_text is None or not sequence.request.open_input:
             return sequence.request.max_entries
-        return self._takes_text.max_entries(sequence)
+        return self._takes_text.max_entries(span_of(sequence, 0, sequence.num_positions))
 
     @counted
     @in_backend
-    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
-        """Encode piece i of each sequence into `sequence.encoded[i]`; return the error of each.
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Any | BaseException]:
+        """Encode pieces of audio; return the result of each on the device, or its error.
 
         Equal pieces are encoded once, within this step and while the result is cached.
         """
@@ -181,20 +185,22 @@ class Runner:
 
     @counted
     @in_backend
-    def launch(self, rows: Seq[Row]) -> Forward | None:
+    def launch(self, rows: Seq[PlannedRow]) -> Forward | None:
         """Launch a forward pass, if the device can run it asynchronously.
 
         Returns:
             A function that waits for the result of `forward`; None if nothing was launched.
         """
-        if not rows or self._graphs is None or not self._graphs.takes(rows):
+        if not rows or self._graphs is None:
             return None
-        counts = [row.num_drawn for row in rows]
         try:
-            drawn = self._graphs.launch(rows)
+            batch = batch_of(rows)
+            if not self._graphs.takes(batch):
+                return None
+            drawn = self._graphs.launch(batch)
         except Exception:  # `forward` finds the row that fails
             return None
-        return drawn.then(partial(self._launched, counts))
+        return drawn.then(partial(self._launched, batch.counts))
 
     def _launched(
         self, counts: Seq[int], drawn: Callable[[], tuple[list[list[int]], dict[int, Logprobs]]]
@@ -206,7 +212,7 @@ class Runner:
 
     @counted
     @in_backend
-    def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
+    def forward(self, rows: Seq[PlannedRow]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
 
         Returns:
@@ -214,9 +220,9 @@ class Runner:
         """
         return run_each(self._run, rows)
 
-    def _run(self, batch: Seq[Row]) -> list[Drawn]:
-        counts = [row.num_drawn for row in batch]
-        return self._by_row(counts, *self._drawn(batch, counts))
+    def _run(self, rows: Seq[PlannedRow]) -> list[Drawn]:
+        batch = batch_of(rows)
+        return self._by_row(batch.counts, *self.run(batch))
 
     @staticmethod
     def _by_row(
@@ -232,24 +238,20 @@ class Runner:
             first += count
         return results
 
-    def _drawn(
-        self, batch: Seq[Row], counts: Seq[int]
-    ) -> tuple[list[list[int]], dict[int, Logprobs]]:
-        """Run a batch; return `counts[i]` entries of each row, flat, and `Sampler.logprobs`."""
+    def run(self, batch: StepBatch) -> tuple[list[list[int]], dict[int, Logprobs]]:
+        """Run a batch over these pages, and wait for its entries."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.launch(batch)()
-        sequences = [row.sequence for row in batch]
-        if counts.count(1) < len(counts):
-            repeated = zip(sequences, counts, strict=True)
-            sequences = [sequence for sequence, count in repeated for _ in range(count)]
+        context = self._kv.context(batch.rows)
         if self._chooses_tracks is not None:
-            hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
+            hidden = self._model.run(self._model.embed(batch.rows), context)
             return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
-        if not sequences:  # chunks of prompts: nothing to sample
-            self._model.run(self._model.embed(batch), self._kv.context(batch))
+        draws = batch.draws
+        if not draws:  # chunks of prompts: nothing to sample
+            self._model.run(self._model.embed(batch.rows), context)
             return [], {}
-        sampler = self._sampling.of(sequences)
-        drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
+        sampler = self._sampling.of(draws)
+        drawn = step(self._model, self._ops, batch, context, sampler.pick)
         return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
     @counted
@@ -323,7 +325,7 @@ class Runner:
     def _warm(self, sequence: Sequence) -> None:
         """Run the codec over the reference clip that an in-context clone continues."""
         row = self._row(sequence)
-        warm = self.codec.warm_codes(sequence)
+        warm = self.codec.warm_codes(span_of(sequence, 0, sequence.num_prompt))
         if warm is not None:
             self._arena.clear(row)  # a batch that failed may have warmed it already
             self._advance_codec(row, warm)

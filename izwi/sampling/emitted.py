@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from izwi.model.step_batch import Row
 from izwi.request.request import Request, SamplingParams, TrackParams
-from izwi.request.sequence import Sequence as RequestSequence
 
 # Dividing logits by a smaller temperature overflows float32.
 _GREEDY_BELOW = 1e-5
 
 
 class SamplerState:
-    """The sampler's state for one sequence: a cache, which can be rebuilt from the log."""
+    """What a sampler derived from one log: a cache, which is rebuilt from the log if it is lost."""
 
     __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen", "_track")
 
@@ -26,56 +26,53 @@ class SamplerState:
         self._counts: dict[int, int] = {}
 
     @staticmethod
-    def of(sequence: RequestSequence, track: int = 0) -> SamplerState:
-        """Return a sequence's state for one track; create it if needed."""
-        if sequence.drawing.seen is None:
-            sequence.drawing.seen = {}
-        states: dict[int, SamplerState] = sequence.drawing.seen
-        if track not in states:
-            states[track] = SamplerState(track)
-        return states[track]
+    def of(draw: Row, track: int = 0) -> SamplerState:
+        """Return the state of a draw's log for one track; create it if needed."""
+        state: SamplerState | None = draw.memo.get(track)
+        if state is None:
+            state = draw.memo[track] = SamplerState(track)
+        return state
 
-    def _since(self, sequence: RequestSequence, first: int) -> list[tuple[int, ...]]:
-        """Return the track's entries from index `first` of the log on."""
-        if sequence.tracks is None:
-            return sequence.emitted[first:]
-        pairs = zip(sequence.emitted[first:], sequence.tracks.of[first:], strict=True)
+    def _since(self, draw: Row, first: int) -> list[tuple[int, ...]]:
+        """Return the track's known entries from index `first` of the log on."""
+        entries, tracks = draw.entries[first : draw.num_known], draw.tracks
+        if tracks is None:
+            return entries
+        pairs = zip(entries, tracks[first : draw.num_known], strict=True)
         return [entry for entry, track in pairs if track == self._track]
 
-    def seen(self, sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
+    def seen(self, draw: Row, vocabulary: int) -> npt.NDArray[np.bool_]:
         """Return (vocabulary,) bool: ids emitted in codebook 0. Updated incrementally."""
         if self._seen is None:
             self._seen = np.zeros(vocabulary, dtype=bool)
-        for entry in self._since(sequence, self._num_seen):
+        for entry in self._since(draw, self._num_seen):
             self._seen[entry[0]] = True
-        self._num_seen = len(sequence.emitted)
+        self._num_seen = draw.num_known
         return self._seen
 
-    def counts(self, sequence: RequestSequence) -> dict[int, int]:
+    def counts(self, draw: Row) -> dict[int, int]:
         """Return how often each id was emitted in codebook 0. Updated incrementally."""
-        for entry in self._since(sequence, self._num_counted):
+        for entry in self._since(draw, self._num_counted):
             self._counts[entry[0]] = self._counts.get(entry[0], 0) + 1
-        self._num_counted = len(sequence.emitted)
+        self._num_counted = draw.num_known
         return self._counts
 
 
-def params_of(sequences: Sequence[RequestSequence], track: int) -> Sequence[Request | TrackParams]:
-    """Return each sequence's sampling parameters for a track."""
-    if track == 0:  # the common case, without a call per sequence
-        return [sequence.request for sequence in sequences]
-    return [sequence.request.params(track) for sequence in sequences]
+def params_of(draws: Sequence[Row], track: int) -> Sequence[Request | TrackParams]:
+    """Return each draw's sampling parameters on a track."""
+    if track == 0:  # the common case, without a call per row
+        return [draw.request for draw in draws]
+    return [draw.request.params(track) for draw in draws]
 
 
-def adjusted_rows(sequences: Sequence[RequestSequence], track: int) -> list[int]:
+def adjusted_rows(draws: Sequence[Row], track: int) -> list[int]:
     """Return, in order, the rows whose logits are adjusted before a track is sampled."""
-    return [
-        row for row, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
-    ]
+    return [n for n, draw in enumerate(draws) if draw.adjusts and draw.request.adjusts(track)]
 
 
-def seen_ids(sequence: RequestSequence, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
-    """Return (vocabulary,) bool: ids that a sequence has emitted in codebook 0."""
-    return SamplerState.of(sequence, track).seen(sequence, vocabulary)
+def seen_ids(draw: Row, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
+    """Return (vocabulary,) bool: ids that a request has emitted in codebook 0."""
+    return SamplerState.of(draw, track).seen(draw, vocabulary)
 
 
 def is_greedy(params: SamplingParams) -> bool:

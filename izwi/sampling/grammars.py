@@ -18,7 +18,8 @@ from llguidance import LLExecutor, LLTokenizer, TokenizerWrapper
 from izwi.errors import InvalidRequest
 from izwi.inputs.grammar import NO_ANSWER, Grammar, compile_grammar, explain
 from izwi.model.protocol import SpellsTokens
-from izwi.request.sequence import Sequence as RequestSequence
+from izwi.model.step_batch import Row
+from izwi.request.request import Request
 from izwi.sandbox.grammar_check import grammar_check
 
 Masks = npt.NDArray[np.int32]
@@ -110,20 +111,20 @@ class Grammars:
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="izwi-slow-grammar")
 
-    def constrain(self, sequence: RequestSequence) -> None:
-        """Start to compile the grammar of a new sequence, if it has one.
+    def constrain(self, request: Request) -> GrammarState | None:
+        """Start to compile the grammar of a new request; return its state, None without a grammar.
 
         Raises:
             InvalidRequest: The model does not support grammars.
         """
-        grammar = sequence.request.grammar
+        grammar = request.grammar
         if grammar is None:
-            return
+            return None
         if self._model is None:
             raise InvalidRequest("this model does not support grammars", param=grammar.param)
         pool = self._quick if grammar.is_checked and not grammar.is_slow else self._slow
         compiled = pool.submit(self._compile, self._model, grammar)
-        sequence.drawing.grammar = GrammarState(grammar, compiled)
+        return GrammarState(grammar, compiled)
 
     def _compile(self, model: SpellsTokens, grammar: Grammar) -> Any:
         if not grammar.is_checked:
@@ -149,18 +150,21 @@ def _tokenizer(model: SpellsTokens) -> LLTokenizer:
     return LLTokenizer(wrapper, n_vocab=len(wrapper.tokens), eos_token=list(model.end_ids))
 
 
-def begun_grammars(sequences: Sequence[RequestSequence]) -> dict[int, Follower]:
-    """Return the grammars that constrain the next token, by index of the sequence."""
-    known = [(place, s) for place, s in enumerate(sequences) if s.drawing.grammar is not None]
-    followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in known]
-    return {place: follower for place, follower in followed if follower is not None}
+# The ids that a grammar allows next: what gives their mask, so that it is computed while the device
+# runs the layers; or, in a batch from elsewhere, the mask, (words,) int32.
+Allowed = Follower | Masks
 
 
-def fill_masks(followers: Sequence[Follower], vocabulary: int) -> Masks:
-    """Compute the masks of the next tokens in parallel.
+def begun_grammars(draws: Sequence[Row]) -> dict[int, Allowed]:
+    """Return what constrains the next token, by index of the draw."""
+    return {place: d.allowed for place, d in enumerate(draws) if d.allowed is not None}
+
+
+def fill_masks(allowed: Sequence[Allowed], vocabulary: int) -> Masks:
+    """Return the masks of the next tokens; those that are not known are computed in parallel.
 
     Args:
-        followers: One per row.
+        allowed: One per row.
         vocabulary: Number of ids.
 
     Returns:
@@ -169,7 +173,18 @@ def fill_masks(followers: Sequence[Follower], vocabulary: int) -> Masks:
     Raises:
         InvalidRequest: A row's grammar exceeds a limit, or allows no token.
     """
-    masks = np.zeros((len(followers), -(-vocabulary // 32)), np.int32)
+    masks = np.zeros((len(allowed), -(-vocabulary // 32)), np.int32)
+    followers: list[Follower] = []
+    for row, one in enumerate(allowed):
+        if isinstance(one, Follower):
+            followers.append(one)
+        else:
+            masks[row] = one
+    if len(followers) < len(allowed):
+        places = [row for row, one in enumerate(allowed) if isinstance(one, Follower)]
+        if followers:
+            masks[places] = fill_masks(followers, vocabulary)
+        return masks
     if len(followers) == 1:
         followers[0].matcher.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from izwi.request.sequence import Sequence as RequestSequence
+from izwi.model.step_batch import Row
+from izwi.request.request import Request
 
 Logprobs = float | tuple[float, ...]
 
@@ -17,20 +18,20 @@ class AskedLogprobs:
         most: Maximum number of top ids that any row requests; 0 for none.
     """
 
-    def __init__(self, sequences: Sequence[RequestSequence]):
-        self._sequences = sequences
-        self.rows = [row for row, s in enumerate(sequences) if s.request.logprobs]
-        self.most = max((sequences[row].request.top_logprobs for row in self.rows), default=0)
+    def __init__(self, draws: Sequence[Row]):
+        self._draws = draws
+        self.rows = [n for n, draw in enumerate(draws) if draw.request.logprobs]
+        self.most = max((draws[n].request.top_logprobs for n in self.rows), default=0)
 
     def by_row(self, reported: Iterable[float | list[float]]) -> dict[int, Logprobs]:
         """Return log probabilities by row, from those reported for `rows` in order."""
         pairs = zip(self.rows, reported, strict=True)
-        return {row: logprobs_of(self._sequences[row], values) for row, values in pairs}
+        return {row: logprobs_of(self._draws[row].request, values) for row, values in pairs}
 
 
-def logprobs_of(sequence: RequestSequence, reported: float | list[float]) -> Logprobs:
+def logprobs_of(request: Request, reported: float | list[float]) -> Logprobs:
     """Convert one row of `reported_logprobs`; keep only as many top ids as the request wants."""
-    most = sequence.request.top_logprobs
+    most = request.top_logprobs
     if isinstance(reported, float):
         return reported
     return tuple(reported[: 1 + 2 * most]) if most else reported[0]

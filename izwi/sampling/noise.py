@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from izwi.request.sequence import Sequence as RequestSequence
+from izwi.model.step_batch import Row
 
 # Numbers for this many codebooks are computed at once.
 _BLOCK = 16
@@ -18,19 +18,19 @@ class StepNoise:
     """Random numbers for the rows of one step.
 
     Args:
-        sequences: One per row; they must not change until all ids are sampled.
+        draws: One per row.
     """
 
-    def __init__(self, sequences: Sequence[RequestSequence]):
-        self._sequences = sequences
+    def __init__(self, draws: Sequence[Row]):
+        self._draws = draws
         self._blocks: dict[int, npt.NDArray[np.float64]] = {}
 
     def of(self, codebook: int) -> npt.NDArray[np.float64]:
         """Return uniform numbers in [0, 1), (rows,)."""
         first = codebook - codebook % _BLOCK
         if first not in self._blocks:
-            seeds = [sequence.request.seed for sequence in self._sequences]
-            steps = [sequence.num_entries for sequence in self._sequences]
+            seeds = [draw.request.seed for draw in self._draws]
+            steps = [draw.step for draw in self._draws]
             block = np.arange(first, first + _BLOCK)
             self._blocks[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
         noise: npt.NDArray[np.float64] = self._blocks[first][codebook - first]

@@ -222,7 +222,6 @@ def frames_due(
         dry: No frame follows soon and playback is about to underrun, so that the next chunk is as
             long as its frames allow.
     """
-    tracks = sequence.tracks
     frames = num_frames - sequence.audio.num_vocoded - sequence.pending.frames
     chunk = next_chunk(sequence, ramp)
     if dry and 0 < frames < chunk:
@@ -230,7 +229,7 @@ def frames_due(
     return FramesDue(
         frames=frames,
         chunk=chunk,
-        next_frames=1 if tracks is None else int(tracks.next_is_frame),
+        next_frames=sequence.next_frames,
     )
 
 

@@ -12,9 +12,8 @@ from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.fairness.queue import may_queue
-from izwi.model.protocol import Row
 from izwi.request.request import Reason
-from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
+from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
@@ -24,7 +23,14 @@ from izwi.scheduler.playback import DRY_S, FAR_S
 from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_chunk
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import ContentKeys, Counts, ModelProperties, Work, worth_keeping
+from izwi.scheduler.work import (
+    ContentKeys,
+    Counts,
+    ModelProperties,
+    PlannedRow,
+    Work,
+    worth_keeping,
+)
 
 # Waiting sequences that are considered even without room: a policy may make room.
 _PUSHERS = 4
@@ -206,8 +212,7 @@ class Scheduler:
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Record that a sequence emits no more: free its pages, keep its codec row."""
         sequence.status.ended, sequence.status.reason = True, reason
-        if sequence.tracks is not None:
-            sequence.tracks.end()
+        sequence.tracks.end()
         self._give_back(sequence)
 
     def redraw(self, sequence: Sequence) -> None:
@@ -215,9 +220,7 @@ class Scheduler:
 
         They were launched for a track other than the one that follows.
         """
-        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
-        if sequence.tracks is not None:
-            sequence.tracks.drop_in_flight()
+        sequence.pending.drop()
         sequence.kv.num_computed = min(sequence.kv.num_computed, sequence.next_drawn)
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
@@ -243,7 +246,7 @@ class Scheduler:
         # `Sequence.num_positions` inlined: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         starved = sequence.input.is_open and self._lacks_text(sequence, num_positions)
-        num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
+        num_frames = sequence.tracks.num_frames(num_emitted, pending.tracks)
         slack_s, started = self.clocks.urgency(sequence, now_s)
         encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
         return View(
@@ -327,7 +330,7 @@ class Scheduler:
             missing = [i for i, result in enumerate(sequence.encoded) if result is None]
             encode += [(sequence, i) for i in missing[:count]]
             sequence.status.last_step = self.counts.steps
-        rows: list[Row] = []
+        rows: list[PlannedRow] = []
         running, size, step = self._running, self._page_size, self.counts.steps
         for key, start, stop in plan.forward:
             sequence = running[key]
@@ -341,7 +344,7 @@ class Scheduler:
                     continue  # its planned prefix went to other sequences; it runs in a later step
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
-            rows.append(Row(sequence, computed, stop))
+            rows.append(PlannedRow(sequence, computed, stop))
         vocode: list[tuple[Sequence, int]] = []
         for key, frames in plan.vocode:
             running[key].status.last_step = step
@@ -381,9 +384,7 @@ class Scheduler:
         What steps in flight compute for it is dropped, and drawn again if it resumes.
         """
         self._in_flight.stop(sequence)
-        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
-        if sequence.tracks is not None:
-            sequence.tracks.drop_in_flight()
+        sequence.pending.drop()
         kv = sequence.kv
         if kv.pages:
             known = sequence.num_prompt + len(sequence.emitted)

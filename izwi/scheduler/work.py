@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from izwi.cache.radix import page_chain
-from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
+
+
+class PlannedRow(NamedTuple):
+    """One sequence's share of a step: positions [start, stop) of prompt and log."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def emits(self) -> bool:
+        """Whether its output gives entries; see `izwi.model.step_batch.Row.drawn`."""
+        sequence = self.sequence
+        if sequence.output_positions:
+            return sequence.next_drawn < self.stop
+        return self.stop == sequence.num_prompt + sequence.num_entries
 
 
 class ModelProperties(Protocol):
@@ -68,7 +83,7 @@ class Work:
 
     encode: tuple[tuple[Sequence, int], ...] = ()
     rebuild: tuple[Sequence, ...] = ()
-    forward: tuple[Row, ...] = ()
+    forward: tuple[PlannedRow, ...] = ()
     vocode: tuple[tuple[Sequence, int], ...] = ()
 
     def sequences(self) -> Iterable[Sequence]:
@@ -96,5 +111,5 @@ def worth_keeping(sequence: Sequence, speaks: bool) -> bool:
     Those of a sequence that resumes are. After the end, only entries that became text may be
     part of another prompt; frames of speech never are.
     """
-    frames_alone = speaks and sequence.tracks is None
+    frames_alone = speaks and sequence.tracks.of is None
     return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)

@@ -22,9 +22,9 @@ from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import Row
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models.qwen3_chat import FAMILY
 from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples
@@ -150,7 +150,7 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
         kv.write_pages(list(range(12)), nans.view(np.uint8))
         sequence.kv.pages = list(range(10))[::-1]
         for start, stop in ((0, 14), (14, 15), (15, 37)):  # in chunks, over the same pages
-            rows = [Row(sequence, start, stop)]
+            rows = [row_of(sequence, start, stop)]
             hidden = model.run(model.embed(rows), kv.context(rows))
             model.draw(hidden, lambda logits, _, kept=kept: kept.append(logits) or logits[:, 0])
         found.append(np.concatenate([made.ops.numpy(logits) for logits in kept]))
@@ -205,7 +205,7 @@ def test_a_row_that_fails_fails_alone(folder, expected, backend, monkeypatch) ->
     embed, requests = loop.model.embed, asks(loop.frontend)
 
     def poisoned(rows: Any) -> Any:
-        if any(row.sequence.request.request_id == "2" for row in rows):
+        if any(row.request.request_id == "2" for row in rows):
             raise RuntimeError("poisoned row")
         return embed(rows)
 

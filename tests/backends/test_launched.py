@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.model.layers import KVSpec, StateSpec
-from izwi.model.protocol import Row
 from izwi.request.request import Reason, Request, SamplingParams, TrackParams
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi.runner.runner import Runner
 from tests.backends.kinds import AHEAD, backend_of, needs_mlx
 from tests.engine.talk_world import TalkWorld
@@ -166,7 +166,7 @@ def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> 
     world, requests = two_in_flight()
 
     def inputs(rows: Any) -> Any:
-        names[:] = [row.sequence.request.request_id for row in rows]
+        names[:] = [row.request.request_id for row in rows]
         return ids_of(rows)
 
     def without_memory(drawn: Any) -> None:
@@ -233,7 +233,7 @@ def test_pages_are_written_in_place_while_a_step_in_flight_reads_them() -> None:
         for _ in range(3):  # so that the step is still in flight when the next one is launched
             x = x @ slow
         keys.append(mx.full((1, 2, 32), stop / 12) * x[0, 0])
-        context = kv.context([Row(sequence, stop - 1, stop)])
+        context = kv.context([row_of(sequence, stop - 1, stop)])
         launched.append(context.attend(0, mx.ones((1, 4, 32)) * x[0, 0], keys[-1], keys[-1]))
         mx.async_eval(launched[-1], kv.arrays)
         outputs += [np.array(launched[-2])] if len(launched) > 1 else []
@@ -295,7 +295,7 @@ def test_pages_from_a_lower_tier_are_written_in_place_while_a_step_reads_them() 
     pages = kv.read_pages([1])
     for step in range(2):
         x = slow @ slow @ slow
-        context = kv.context([Row(sequence_of(1), 0, 1)])
+        context = kv.context([row_of(sequence_of(1), 0, 1)])
         out = context.attend(0, *[mx.ones((1, n, 32)) * x[0, 0] for n in (4, 2, 2)])
         if not step:
             mx.eval(out, kv.arrays)

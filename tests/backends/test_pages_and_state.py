@@ -10,7 +10,6 @@ import pytest
 
 from izwi.errors import InvalidRequest
 from izwi.model.layers import ConvSpec, KVSpec, StateSpec
-from izwi.model.protocol import Row
 from tests.backends.kinds import backend_of, each_and_ahead
 
 PAGE = 4
@@ -73,9 +72,9 @@ def test_a_window_ends_at_its_border(backend: str, starts: tuple[int, ...]) -> N
     kv = made.paged_kv(KVSpec(2, 2, 8, windows=(None, WINDOW)), 6, PAGE, "auto")
     rng = np.random.default_rng(len(starts))
     q, k, v = (rng.standard_normal((11, 2, 8)).astype(np.float32) for _ in range(3))
-    sequence = SimpleNamespace(kv=SimpleNamespace(pages=[3, 0, 4]))
+    pages = [3, 0, 4]
     for start, stop in zip(starts, (*starts[1:], 11), strict=True):
-        context = kv.context([Row(sequence, start, stop)])
+        context = kv.context([SimpleNamespace(pages=pages, start=start, stop=stop)])
         parts = [ops.array(part[start:stop]) for part in (q, k, v)]
         for layer, window in enumerate((None, WINDOW)):
             found = context.attend(layer, *parts)

@@ -17,6 +17,7 @@ from izwi.request.sequence import Sequence
 from tests.backends.kinds import backend_of
 from tests.engine.toy import toy_request
 from tests.examples import examples
+from tests.steps import draws
 
 pytest.importorskip("mlx.core")
 
@@ -57,7 +58,7 @@ def sequence(
 
 def drawn(backend: str, rows: list[tuple[Any, ...]], logits: np.ndarray, track: int) -> Any:
     made = backend_of(backend)
-    sampler = made.sampling(TRACKS).of([sequence(*row) for row in rows], track)
+    sampler = made.sampling(TRACKS).of(draws(sequence(*row) for row in rows), track)
     ids = [
         made.ops.numpy(sampler.pick(made.ops.array(part), codebook)).tolist()
         for codebook, part in enumerate(logits)

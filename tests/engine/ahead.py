@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from unittest.mock import PropertyMock, patch
 
 from izwi.backends.in_flight import InFlight
-from izwi.model.protocol import Row
+from izwi.request.track_log import TrackLog
 from izwi.runner.runner import Drawn, Runner
+from izwi.scheduler.work import PlannedRow
 from tests.backends.kinds import AHEAD
 from tests.engine.world import Clock
 
@@ -21,13 +22,13 @@ class PaperDevice:
         seconds: Time that rows take.
     """
 
-    def __init__(self, clock: Clock, seconds: Callable[[Sequence[Row]], float]):
+    def __init__(self, clock: Clock, seconds: Callable[[Sequence[PlannedRow]], float]):
         self._clock, self._seconds = clock, seconds
         self._free_s = 0.0  # when what was launched has ended
         self.idle_s = 0.0  # time between steps
         self.steps: list[tuple[float, float]] = []
 
-    def launch(self, rows: Sequence[Row]) -> PaperStep:
+    def launch(self, rows: Sequence[PlannedRow]) -> PaperStep:
         """Queue a step behind the others."""
         began_s = max(self._clock.now_s, self._free_s)
         self.idle_s += began_s - self._free_s
@@ -72,7 +73,9 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
     drawn: dict[tuple[int, int], tuple[int, ...]] = {}  # what the device alone knows
     counts: list[int] = []
 
-    def launch(self: Runner, rows: Sequence[Row]) -> InFlight[list[Drawn | BaseException]] | None:
+    def launch(
+        self: Runner, rows: Sequence[PlannedRow]
+    ) -> InFlight[list[Drawn | BaseException]] | None:
         if not rows or any(row.sequence.output_positions for row in rows):
             return None
         unknown = [row.sequence for row in rows if row.sequence.pending.entries]
@@ -80,13 +83,13 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
         for sequence in unknown:
             assert sequence.pending.entries == 1
             sequence.emitted.append(drawn[id(self), sequence.arrival])
-            if sequence.tracks is not None:
-                sequence.tracks.of.append(sequence.tracks.in_flight[0])
+            if isinstance(sequence.tracks, TrackLog):
+                sequence.tracks.of.append(sequence.pending.tracks[0])
             sequence.pending.entries = 0
         results = self.forward(rows)
         for sequence in unknown:
             sequence.emitted.pop()
-            if sequence.tracks is not None:
+            if isinstance(sequence.tracks, TrackLog):
                 sequence.tracks.of.pop()
             sequence.pending.entries = 1
         for row, result in zip(rows, results, strict=True):

@@ -177,7 +177,7 @@ def test_text_that_comes_while_the_last_entry_is_drawn_lets_it_go_on() -> None:
     request = replace(toy_request("a", 5, seed=4, frames=40), open_input=True, stop_ids=())
     with (
         one_step_ahead(),
-        patch.object(SPEECH, "max_entries", lambda sequence: 2 + len(sequence.input.written) // 2),
+        patch.object(SPEECH, "max_entries", lambda span: 2 + len(span.written) // 2),
     ):
         world = World()
         world.submit(request)

@@ -11,12 +11,11 @@ from benchmarks.simulation.device import Device, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
 from izwi.engine.in_flight import Results
-from izwi.model.protocol import Row
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepCost, StepWork
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 
 STOP = 9
 COST = StepCost(base_s=0.25, decode_row_s=0.125, prefill_token_s=0.5, vocode_call_s=1.0)
@@ -125,14 +124,14 @@ class Ahead:
     runner: SimulatedRunner
     ends_s: list[float] = field(default_factory=list)
 
-    def launch(self, rows: list[Row]) -> InFlight | None:
+    def launch(self, rows: list[PlannedRow]) -> InFlight | None:
         return InFlight(rows, self.ends_s.pop(0), self.runner) if rows else None
 
 
 def test_a_step_in_flight_begins_when_the_one_before_it_ends() -> None:
     device = device_of(None, *[(1,)] * 8)
     worker, runner = device.worker, device.runner
-    runner.launch, runner.following = Ahead(runner, [3.0, 4.5, 9.0]).launch, None
+    runner.launch = Ahead(runner, [3.0, 4.5, 9.0]).launch
     runner.now_s = 1.0
     worker.launch(worker.schedule(1.0))
     assert worker.is_in_flight

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from izwi.engine.in_flight import Launched
-from izwi.model.protocol import Row
 from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.playback_clocks import next_chunk
-from izwi.scheduler.work import Work
+from izwi.scheduler.work import PlannedRow, Work
 from tests.engine.toy import toy_request
 
 RAMP = (2, 4)
@@ -30,10 +29,10 @@ def sequence_of(num_emitted: int, *chunks: int) -> Sequence:
 def launched(sequence: Sequence, *, row: bool = True) -> Launched:
     """A step that draws a frame and vocodes the audio that is then due."""
     stop = sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
-    rows = (Row(sequence, stop - 1, stop),) if row else ()
+    rows = (PlannedRow(sequence, stop - 1, stop),) if row else ()
     chunk = next_chunk(sequence, RAMP)
     step = Launched(Work(forward=rows, vocode=((sequence, chunk),)), {}, rows, None, 0.0, 0)
-    step.predict(lambda _: LIMIT, None)  # type: ignore[arg-type]  # no tracks here
+    step.predict(lambda _: LIMIT, lambda _, progress, __: progress)  # one track
     return step
 
 

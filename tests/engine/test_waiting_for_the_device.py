@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from izwi.model.protocol import Row
 from izwi.request.request import Request
 from izwi.runner.runner import Runner
 from izwi.scheduler.cost import StepWork
+from izwi.scheduler.work import PlannedRow
 from tests.engine.ahead import PaperDevice, one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.virtual import VirtualLoop
@@ -36,14 +36,14 @@ class Timed:
         self.encode_s, self.step_s = ENCODE_S, STEP_S
         self.device = PaperDevice(self.world.clock, self._seconds)
 
-    def _seconds(self, rows: Sequence[Row]) -> float:
+    def _seconds(self, rows: Sequence[PlannedRow]) -> float:
         return self.step_s
 
     @contextmanager
     def running(self) -> Iterator[None]:
         encode = Runner.encode
 
-        def timed(runner: Runner, pieces: Sequence[Any]) -> list[BaseException | None]:
+        def timed(runner: Runner, pieces: Sequence[Any]) -> list[Any]:
             self.world.clock.now_s += self.encode_s if pieces else 0.0
             return encode(runner, pieces)
 
@@ -130,7 +130,7 @@ def test_steps_that_compiled_teach_no_prices() -> None:
         cost = timed.world.engine._workers["toy"].scheduler.cost
         learnt, launch = cost._num_steps, Runner.launch
 
-        def compiling(runner: Runner, rows: Sequence[Row]) -> Any:
+        def compiling(runner: Runner, rows: Sequence[PlannedRow]) -> Any:
             nonlocal compiled
             compiled += 1
             timed.world.clock.now_s += 1.0

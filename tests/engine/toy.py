@@ -17,7 +17,8 @@ from msgspec import Struct
 from izwi.backends.torch.ops import TorchOps
 from izwi.model.capability import Capability
 from izwi.model.layers import StateSpec
-from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.protocol import UNKNOWN, Pick
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops
 from izwi.request.digests import digest_ints
@@ -83,15 +84,15 @@ class ToyModel:
     def _codec(self) -> Any:
         return None
 
-    def content_keys(self, sequence: Any, start: int, stop: int) -> list[int]:
-        prompt = sequence.request.prompt
+    def content_keys(self, span: Span) -> list[int]:
+        prompt = span.request.prompt
         keys = [*prompt.ids, *(piece.digest for piece in prompt.audio)]
-        frames = range(max(0, stop - len(keys)))
-        keys += [digest_ints([*sequence.emitted[k], self._beside(sequence, k)]) for k in frames]
-        return keys[start:stop]
+        frames = range(span.stop_entry)
+        keys += [digest_ints([*span.entries[k], self._beside(span, k)]) for k in frames]
+        return keys[span.start : span.stop]
 
-    def _beside(self, sequence: Any, frame: int) -> int:
-        track = [*sequence.request.prompt.track, *sequence.input.written]
+    def _beside(self, span: Span, frame: int) -> int:
+        track = [*span.request.prompt.track, *span.written]
         return track[frame] if frame < len(track) else 0
 
     def encode(self, inputs: Sequence[EncodeInput]) -> list[Any]:
@@ -100,14 +101,14 @@ class ToyModel:
 
     def _embed(self, row: Row) -> Array:
         ops = self.ops
-        sequence = row.sequence
-        prompt = sequence.request.prompt
+        prompt = row.request.prompt
         assert isinstance(prompt, ToyPrompt)
-        encoded = [ops.zeros((1, 16)) if e is None else e for e in sequence.encoded]
+        encoded = [ops.zeros((1, 16)) if e is None else e for e in row.encoded]
+        encoded = encoded or [ops.zeros((1, 16))] * len(prompt.audio)  # none of these rows
         parts = [ops.take(self.embedding[0], ops.array(prompt.ids)), *encoded]
-        if sequence.emitted:
-            codes = ops.array(sequence.emitted)
-            beside = [self._beside(sequence, k) for k in range(len(sequence.emitted))]
+        if row.num_known:
+            codes = ops.array(row.entries[: row.num_known])
+            beside = [self._beside(row, k) for k in range(row.num_known)]
             looked_up = [
                 ops.take(self.embedding[c], codes[:, c]) for c in range(self.num_codebooks)
             ]
@@ -115,7 +116,7 @@ class ToyModel:
         return ops.concat(parts, 0)[row.start : row.stop]
 
     def embed(self, rows: Sequence[Row]) -> Any:
-        if any(row.sequence.request.request_id in self.poison for row in rows):
+        if any(row.request.request_id in self.poison for row in rows):
             raise self.poison_error
         self.batch_sizes.append(len(rows))
         self.num_tokens += sum(row.stop - row.start for row in rows)
@@ -123,17 +124,17 @@ class ToyModel:
 
     def inputs(self, rows: Sequence[Row]) -> Any:
         inputs = []
-        for sequence, start, stop in rows:
-            prompt = sequence.request.prompt
+        for row in rows:
+            prompt = row.request.prompt
             assert isinstance(prompt, ToyPrompt)
-            if start < len(prompt.ids) + len(sequence.encoded) and sequence.encoded:
+            if row.start < row.num_prompt and prompt.audio:
                 return None
             known = [(i, *[-1] * self.num_codebooks) for i in prompt.ids]
-            known += [(UNKNOWN,) * self.num_inputs] * len(sequence.encoded)  # none of these rows
-            in_flight = [(UNKNOWN,) * self.num_codebooks] * sequence.pending.entries
-            for k, frame in enumerate([*sequence.emitted, *in_flight]):
-                known.append((*frame, self._beside(sequence, k)))
-            inputs += known[start:stop]
+            known += [(UNKNOWN,) * self.num_inputs] * len(prompt.audio)  # none of these rows
+            in_flight = [(UNKNOWN,) * self.num_codebooks] * (row.step - row.num_known)
+            for k, frame in enumerate([*row.entries[: row.num_known], *in_flight]):
+                known.append((*frame, self._beside(row, k)))
+            inputs += known[row.start : row.stop]
         return np.array(inputs)
 
     def embed_inputs(self, inputs: Any) -> Any:
@@ -177,20 +178,17 @@ class ToySpeech(ToyModel):
     def state(self) -> Mapping[str, StateSpec]:
         return {"sum": StateSpec((1,))}
 
-    def positions_ready(self, sequence: Any) -> int:
-        known = len(sequence.request.prompt.track) + len(sequence.input.written)
-        everything = sequence.num_positions
-        if not sequence.input.is_open:
-            return everything
-        return min(everything, sequence.request.prompt.num_positions + known)
+    def positions_ready(self, span: Span) -> int:
+        known = len(span.request.prompt.track) + len(span.written)
+        return min(span.stop, span.num_prompt + known) if span.is_open else span.stop
 
-    def max_entries(self, sequence: Any) -> int:
-        return sequence.request.max_entries
+    def max_entries(self, span: Span) -> int:
+        return span.request.max_entries
 
     def peak_values(self, frames: int) -> int:
         return 8 * self.frame_samples * frames
 
-    def warm_codes(self, sequence: Any) -> None:
+    def warm_codes(self, span: Span) -> None:
         return None
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -208,8 +206,8 @@ class ToyCodec(ToySpeech):
     def peak_values(self, frames: int) -> int:
         return 8 * self.frame_samples * frames
 
-    def warm_codes(self, sequence: Any) -> Any:
-        if not sequence.request.request_id.startswith(CLONE):
+    def warm_codes(self, span: Span) -> Any:
+        if not span.request.request_id.startswith(CLONE):
             return None
         return self.ops.array(np.full((3, self.num_codebooks), 5))
 

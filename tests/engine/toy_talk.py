@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from izwi.backends.torch.ops import TorchOps
 from izwi.model.layers import PagedAttention, ShortConv, StateSpec
-from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.protocol import UNKNOWN, Pick
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import END, Track
 from izwi.ops import Array, AttentionSpec, Ops
 from izwi.request.digests import digest_ints
@@ -60,7 +61,7 @@ class SumCodec:
     def peak_values(self, frames: int) -> int:
         return 8 * self.frame_samples * frames
 
-    def warm_codes(self, sequence: Any) -> None:
+    def warm_codes(self, span: Span) -> None:
         return None
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -129,39 +130,41 @@ class ToyTalk:
         return Progress(FRAMES, (left, text_done))
 
     # -- positions ---------------------------------------------------------------------------
-    def _logged(self, sequence: Any) -> list[Logged]:
-        log = zip(sequence.tracks.of, sequence.emitted, strict=True)
-        return [*sequence.request.prompt.entries, *log]
+    def _logged(self, row: Row) -> list[Logged]:
+        entries, tracks = row.before()
+        return [*row.request.prompt.entries, *zip(tracks, entries, strict=True)]
 
-    def content_keys(self, sequence: Any, start: int, stop: int) -> list[int]:
-        logged = self._logged(sequence)[start:stop]
-        return [digest_ints([track, *ids]) for track, ids in logged]
+    def content_keys(self, span: Span) -> list[int]:
+        prompt = span.request.prompt.entries[span.start : span.stop]
+        # a token has one id, and a frame several
+        logged = [(TEXT if len(ids) == 1 else FRAMES, ids) for ids in span.logged()]
+        return [digest_ints([track, *ids]) for track, ids in (*prompt, *logged)]
 
     def embed(self, rows: Sequence[Row]) -> Array:
         self.num_positions_run += sum(row.stop - row.start for row in rows)
-        self.tracks_drawn.append({row.sequence.tracks.next for row in rows if row.emits})
+        self.tracks_drawn.append({row.track for row in rows if row.emits})
         return self.ops.stack(
             [
                 self.words[ids[0]]
                 if track == TEXT
                 else sum(self.codes[book][code] for book, code in enumerate(ids))
                 for row in rows
-                for track, ids in self._logged(row.sequence)[row.start : row.stop]
+                for track, ids in self._logged(row)[row.start : row.stop]
             ],
             0,
         )
 
     def inputs(self, rows: Sequence[Row]) -> Any:
         """A token or a frame for each position, -1 elsewhere."""
-        self.tracks_drawn.append({row.sequence.tracks.next for row in rows if row.emits})
+        self.tracks_drawn.append({row.track for row in rows if row.emits})
         inputs = []
-        for sequence, start, stop in rows:
+        for row in rows:
             known = [
                 (*ids, *[UNKNOWN] * CODEBOOKS) if track == TEXT else (UNKNOWN, *ids)
-                for track, ids in self._logged(sequence)
+                for track, ids in self._logged(row)
             ]
-            known += [(UNKNOWN,) * self.num_inputs] * sequence.pending.entries
-            inputs += known[start:stop]
+            known += [(UNKNOWN,) * self.num_inputs] * (row.step - row.num_known)
+            inputs += known[row.start : row.stop]
         return np.array(inputs)
 
     def embed_inputs(self, inputs: Any) -> Any:

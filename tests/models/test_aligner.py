@@ -19,9 +19,10 @@ from izwi.checkpoints.folder import parse_config
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
@@ -31,6 +32,7 @@ from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CachedContext, FullContext
 from tests.models.tiny_aligner import TINY, write_tiny_aligner
 from tests.models.tiny_asr import waveform
+from tests.steps import batch
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "aligner.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
@@ -104,8 +106,10 @@ def test_logits_and_times_are_the_references(model, n):
         seen.append(logits)
         return greedy(logits, codebook)
 
-    row = Row(sequence, 0, sequence.num_positions)
-    classes = step(model.model, model.model._ops, [row], FullContext(sequence.num_positions), pick)
+    row = row_of(sequence, 0, sequence.num_positions)
+    classes = step(
+        model.model, model.model._ops, batch(row), FullContext(sequence.num_positions), pick
+    )
     np.testing.assert_allclose(seen[0][:, ::LOGIT_STEP], GOLDEN[f"logits_{n}"], atol=1e-3, rtol=0)
     assert classes[:, 0].tolist() == case["classes"]
     assert answer_of(model, sequence.request, case["classes"]) == case["answer"]
@@ -118,13 +122,13 @@ def test_all_cases_as_one_batch_in_chunks_name_the_references_classes(model):
     while live := [i for i, s in enumerate(sequences) if done[i] < s.num_positions]:
         # 23 positions at a time cut windows, words and pairs of marks anywhere
         rows = [
-            Row(sequences[i], done[i], min(done[i] + 23, sequences[i].num_positions)) for i in live
+            row_of(sequences[i], done[i], min(done[i] + 23, sequences[i].num_positions))
+            for i in live
         ]
-        counts = [row.num_drawn for row in rows]
         context = CachedContext(cache, rows)
-        drawn = iter(step(model.model, model.model._ops, rows, context, greedy).tolist())
-        for i, row, count in zip(live, rows, counts, strict=True):
-            row.sequence.emitted += [tuple(next(drawn)) for _ in range(count)]
+        drawn = iter(step(model.model, model.model._ops, batch(*rows), context, greedy).tolist())
+        for i, row in zip(live, rows, strict=True):
+            sequences[i].emitted += [tuple(next(drawn)) for _ in row.drawn]
             done[i] = row.stop
     for sequence, case in zip(sequences, CASES, strict=True):
         assert [entry for (entry,) in sequence.emitted] == case["classes"]

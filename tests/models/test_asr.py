@@ -18,14 +18,17 @@ from izwi.backends.torch.attention.dense import attend, rope_table
 from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.folder import parse_config
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import Pick, Row, step
+from izwi.model.protocol import Pick, step
+from izwi.model.step_batch import Row
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import FAMILY, encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.prompt import cut_windows
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
+from tests.steps import batch
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN, NATIVE = np.load(FOLDER / "asr.npz"), np.load(FOLDER / "asr_native.npz")
@@ -64,7 +67,7 @@ class CachedContext:
             length = row.stop - row.start
             part = slice(offset, offset + length)
             offset += length
-            key = (id(row.sequence), layer)
+            key = (id(row.entries), layer)
             new = torch.stack([k[part], v[part]])
             if row.start:
                 new = torch.cat([self._cache[key], new], dim=1)
@@ -166,8 +169,8 @@ def test_logits_are_the_references_when_its_ids_are_forced(model, n):
     logits: list[Any] = []
     for token in case["greedy"]:
         context = FullContext(sequence.num_positions)
-        row = Row(sequence, 0, sequence.num_positions)
-        picked = step(model.model, model.model._ops, [row], context, greedy(logits))
+        row = row_of(sequence, 0, sequence.num_positions)
+        picked = step(model.model, model.model._ops, batch(row), context, greedy(logits))
         assert picked.shape == (1, 1)
         sequence.emitted.append((token,))
     ours = torch.cat(logits).numpy()
@@ -181,19 +184,22 @@ def test_all_cases_as_one_batch_in_chunks_write_the_references_ids(model):
     cache: dict[tuple[int, int], Any] = {}
     done = [0] * len(sequences)
     while any(len(s.emitted) < 26 for s in sequences):
+        live = [s for s in sequences if len(s.emitted) < 26]
         rows = [
             # 17 positions at a time cut prompts, windows and the tail anywhere
-            Row(s, done[i], min(done[i] + 17, s.num_positions))
+            row_of(s, done[i], min(done[i] + 17, s.num_positions))
             for i, s in enumerate(sequences)
             if len(s.emitted) < 26
         ]
-        picked = step(model.model, model.model._ops, rows, CachedContext(cache, rows), greedy([]))
+        picked = step(
+            model.model, model.model._ops, batch(*rows), CachedContext(cache, rows), greedy([])
+        )
         emitting = [row for row in rows if row.emits]
         assert picked.shape == (len(emitting), 1)
-        for row in rows:
-            done[sequences.index(row.sequence)] = row.stop
+        for sequence, row in zip(live, rows, strict=True):
+            done[sequences.index(sequence)] = row.stop
         for row, entry in zip(emitting, picked.tolist(), strict=True):
-            row.sequence.emitted.append(tuple(entry))
+            row.entries.append(tuple(entry))
     for sequence, case in zip(sequences, CASES, strict=True):
         assert len(set(case["greedy"])) > 8
         assert [token for (token,) in sequence.emitted] == case["greedy"]
@@ -204,7 +210,7 @@ def test_all_cases_as_one_batch_in_chunks_write_the_references_ids(model):
 def test_inputs_of_many_rows_cost_as_many_operations_as_those_of_one(model):
     sequences = [sequence_of(model, case) for case in CASES] * 3
     sequences[0].emitted = [(7,), (9,)]
-    rows = [Row(s, n, s.num_positions) for n, s in enumerate(sequences)]
+    rows = [row_of(s, n, s.num_positions) for n, s in enumerate(sequences)]
     with torch.inference_mode():
         with Counted() as one:
             first = model.model.embed(rows[:1])

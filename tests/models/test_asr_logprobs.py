@@ -12,13 +12,15 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CASES, FullContext, greedy
 from tests.models.tiny_asr import waveform, write_tiny_asr
+from tests.steps import batch
 
 BACKEND = torch_backend("cpu")
 
@@ -67,8 +69,8 @@ def forced(model: Checkpoint, n: int, ids: list[int]) -> torch.Tensor:
     sequence.encoded = list(model.model.encode(sequence.request.prompt.encode_inputs))
     logits: list[Any] = []
     for token in ids:
-        row = Row(sequence, 0, sequence.num_positions)
-        step(model.model, model.model._ops, [row], FullContext(row.stop), greedy(logits))
+        row = row_of(sequence, 0, sequence.num_positions)
+        step(model.model, model.model._ops, batch(row), FullContext(row.stop), greedy(logits))
         sequence.emitted.append((token,))
     return torch.cat(logits)
 

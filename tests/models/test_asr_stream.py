@@ -26,6 +26,7 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.request.input_stream import PartialTranscript
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import span_of
 from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.frontend import Qwen3ASRFrontend
@@ -34,6 +35,7 @@ from izwi_models.qwen3_asr.prompt import TaggedTokens, build_prompt, cut_windows
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import SPECIALS, waveform, write_tiny_asr
+from tests.steps import whole_span
 
 GOLDEN = json.loads(
     (Path(__file__).parent.parent / "golden" / "asr_stream.json").read_text(encoding="utf-8")
@@ -348,10 +350,10 @@ def test_prompts_of_a_segment_begin_alike(model):
 def keys_of(model: Checkpoint, request: Request) -> list[int]:
     sequence = Sequence(request, 0)
     sequence.emitted = [(7,), (8,)]
-    keys = model.model.content_keys(sequence, 0, sequence.num_positions)
+    keys = model.model.content_keys(whole_span(sequence))
     assert keys[-2:] == [7, 8]
     assert all(0 <= key < 1 << 63 for key in keys)
-    cut = [model.model.content_keys(sequence, i, i + 3) for i in range(0, len(keys), 3)]
+    cut = [model.model.content_keys(span_of(sequence, i, i + 3)) for i in range(0, len(keys), 3)]
     assert [key for part in cut for key in part] == keys
     return keys
 

@@ -20,9 +20,10 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.request import Reason, Request, SamplingParams
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY
@@ -40,6 +41,7 @@ from tests.models.tiny_chat import (
     write_tiny_chat,
     write_tokenizer,
 )
+from tests.steps import batch
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "chat.npz")
 PROMPTS: list[dict[str, Any]] = json.loads(str(GOLDEN["prompts"]))
@@ -229,8 +231,8 @@ def test_logits_are_the_references_when_its_ids_are_forced(models, n):
     model, sequence = models[case["tied"]].model, Sequence(forced(case["prompt"]), 0)
     logits: list[Any] = []
     for token in case["greedy"]:
-        row = Row(sequence, 0, sequence.num_positions)
-        picked = step(model, model._ops, [row], FullContext(row.stop), greedy(logits))
+        row = row_of(sequence, 0, sequence.num_positions)
+        picked = step(model, model._ops, batch(row), FullContext(row.stop), greedy(logits))
         assert picked.shape == (1, 1)
         sequence.emitted.append((token,))
     ours = torch.cat(logits).numpy()
@@ -272,8 +274,8 @@ def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
     case, logits = CASES[0], []
     sequence = Sequence(forced(case["prompt"]), 0)
     for token in case["greedy"]:
-        row = Row(sequence, 0, sequence.num_positions)
-        step(model.model, model.model._ops, [row], FullContext(row.stop), greedy(logits))
+        row = row_of(sequence, 0, sequence.num_positions)
+        step(model.model, model.model._ops, batch(row), FullContext(row.stop), greedy(logits))
         sequence.emitted.append((token,))
     ours = torch.cat(logits)[:, ::LOGIT_STEP]
     near = torch.nn.functional.cosine_similarity(ours, torch.tensor(GOLDEN["logits_0"]), dim=-1)

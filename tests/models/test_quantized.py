@@ -18,9 +18,10 @@ from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
-from izwi.model.protocol import Model, Row
+from izwi.model.protocol import Model
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models.qwen3_tts import FAMILY
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_tiny_tts
@@ -40,7 +41,7 @@ def logits_of(model: Checkpoint, ops: TorchOps, codes: list[list[int]]) -> list[
     found: list[Tensor] = []
     stop = sequence.num_positions - 1
     hidden = model.model.run(
-        model.model.embed([Row(sequence, 0, stop)])[None], ops.dense_context(1, stop)
+        model.model.embed([row_of(sequence, 0, stop)])[None], ops.dense_context(1, stop)
     )[0]
 
     def pick(logits: Tensor, codebook: int) -> Tensor:

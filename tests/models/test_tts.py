@@ -15,8 +15,9 @@ import torch
 from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import torch_backend
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.request import Request
+from izwi.runner.batch_builder import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
@@ -26,6 +27,7 @@ from izwi_models.qwen3_tts.text import SpeechText
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_json, write_tiny_tts
 from tests.models.tts_loop import PackedContext, greedy, processed, run, start
+from tests.steps import batch, whole_span
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "tts.npz")
 FORMS: dict[str, dict[str, Any]] = json.loads(str(GOLDEN["forms"]))
@@ -98,11 +100,11 @@ def embedded(model: Checkpoint, request: Request, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(talker, "hidden_states", spy)
     sequence = start(model.model, request)
-    rows = [Row(sequence, 0, sequence.num_positions)]
+    rows = [row_of(sequence, 0, sequence.num_positions)]
     step(
         model.model,
         model.model._ops,
-        rows,
+        batch(*rows),
         PackedContext(rows, {}),
         greedy(model.model, [sequence]),
     )
@@ -135,8 +137,8 @@ def test_what_is_ids_is_embedded_from_ids(models: dict[str, Checkpoint], name: s
     sequence = start(model.model, request)
     sequence.emitted = [tuple(codes) for codes in clip_codes(9).tolist()]
     length = sequence.num_prompt
-    after, around = Row(sequence, length, length + 9), Row(sequence, length - 1, length + 2)
-    for rows in ([Row(sequence, 0, length + 9)], [around, after], [after]):
+    after, around = row_of(sequence, length, length + 9), row_of(sequence, length - 1, length + 2)
+    for rows in ([row_of(sequence, 0, length + 9)], [around, after], [after]):
         inputs, expected = model.model.inputs(rows), model.model.embed(rows)
         if rows[0].start == 0 and "clip" in form:
             assert inputs is None
@@ -316,13 +318,13 @@ def test_clip_is_the_voice_it_is_encoded_to(
         assert ours.prompt.num_positions == theirs.prompt.num_positions
         x, y = (embedded(model, request, monkeypatch) for request in (ours, theirs))
         assert error(x, y) < 1e-6
-        warm = model.model.codec.warm_codes(start(model.model, ours))
+        warm = model.model.codec.warm_codes(whole_span(start(model.model, ours)))
         if clip.text is None:
             assert warm is None
         else:
             assert warm is not None
             assert (np.asarray(warm) == voice.codes).all()
-            kept = model.model.codec.warm_codes(start(model.model, theirs))
+            kept = model.model.codec.warm_codes(whole_span(start(model.model, theirs)))
             assert (np.asarray(kept) == voice.codes).all()
 
 

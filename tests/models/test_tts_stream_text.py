@@ -19,10 +19,11 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of, span_of
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
@@ -32,6 +33,7 @@ from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_text_cuts import cut, prose
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 from tests.models.tts_loop import Cache, PackedContext, start
+from tests.steps import batch, whole_span
 
 EOS_TEXT, PAD = 312, 310
 NOISE = np.random.Generator(np.random.PCG64(2)).standard_normal(24000).astype(np.float32) * 0.1
@@ -133,7 +135,7 @@ def test_written_text_is_the_whole_text(
         assert part.request_id == part.request.request_id == whole.request_id
         assert layout(part.request, part.ids) == layout(whole)
         sequence = closed(part)
-        assert model.model.max_entries(sequence) == whole.max_entries
+        assert model.model.max_entries(whole_span(sequence)) == whole.max_entries
         assert part.request.max_entries >= whole.max_entries
         assert part.request.sampling == whole.sampling
         again = model.frontend.prepare_speech(f"id-{number}", "tiny", part.request.ask)
@@ -224,26 +226,30 @@ class Loop:
 
     def step(self) -> int:
         """Run every sequence whose inputs are there; how many ran."""
-        rows = [
-            Row(sequence, sequence.kv.num_computed, sequence.num_positions)
+        ready = [
+            sequence
             for sequence in self.sequences.values()
             if not sequence.status.ended
-            and self.model.positions_ready(sequence) == sequence.num_positions
+            and self.model.positions_ready(whole_span(sequence)) == sequence.num_positions
         ]
-        if not rows:
+        if not ready:
             return 0
+        rows = [row_of(s, s.kv.num_computed, s.num_positions) for s in ready]
         suppressed = Suppressed.on(torch.device("cpu"), self.model.tracks[0].suppressed)
-        pick = Sampler([row.sequence for row in rows], suppressed).pick
+        pick = Sampler(rows, suppressed).pick
         with torch.inference_mode():
-            drawn = step(self.model, self.model._ops, rows, PackedContext(rows, self.cache), pick)
-        for row, entry in zip(rows, drawn.tolist(), strict=True):
-            sequence = row.sequence
-            sequence.kv.num_computed = row.stop
+            drawn = step(
+                self.model, self.model._ops, batch(*rows), PackedContext(rows, self.cache), pick
+            )
+        for sequence, entry in zip(ready, drawn.tolist(), strict=True):
+            sequence.kv.num_computed = sequence.num_positions
             if entry[0] in sequence.request.stop_ids:
                 sequence.status.ended = True
                 continue
             sequence.emitted.append(tuple(entry))
-            sequence.status.ended = len(sequence.emitted) >= self.model.max_entries(sequence)
+            sequence.status.ended = len(sequence.emitted) >= self.model.max_entries(
+                whole_span(sequence)
+            )
         return len(rows)
 
     def finish(self) -> Codes:
@@ -311,20 +317,20 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
     sequence = loop.sequences["id-0"]
     while loop.step():
         pass
-    known = model.model.positions_ready(sequence)
+    known = model.model.positions_ready(whole_span(sequence))
     assert known == sequence.num_positions - 1
     assert len(sequence.emitted) == len(sequence.input.written) + 1
-    rows = [Row(sequence, sequence.kv.num_computed, sequence.num_positions)]
+    rows = [row_of(sequence, sequence.kv.num_computed, sequence.num_positions)]
     with pytest.raises(ValueError, match="not written"):
         step(
             model.model,
             model.model._ops,
-            rows,
+            batch(*rows),
             PackedContext(rows, loop.cache),
             lambda logits, _: logits.argmax(-1),
         )
     with pytest.raises(ValueError, match="not written"):
-        model.model.content_keys(sequence, 0, sequence.num_positions)
+        model.model.content_keys(whole_span(sequence))
     assert loop.step() == 0
     loop.take(stream.write("friend "))
     assert loop.step() == 1
@@ -354,12 +360,13 @@ def test_content_keys_are_equal_where_the_inputs_are(load: LoadModel) -> None:
         sequence = Sequence(model.frontend.prepare_speech(name, "tiny", ask), 0)
         sequence.emitted = list(frames)
         count = sequence.num_positions
-        keys[name] = model.model.content_keys(sequence, 0, count)
+        keys[name] = model.model.content_keys(whole_span(sequence))
         assert len(keys[name]) == count
         assert all(0 <= key < 1 << 63 for key in keys[name])
         for middle in range(count):
             parts = [
-                model.model.content_keys(sequence, *part) for part in ((0, middle), (middle, count))
+                model.model.content_keys(span_of(sequence, *part))
+                for part in ((0, middle), (middle, count))
             ]
             assert parts[0] + parts[1] == keys[name]
     assert keys["plain"] == keys["again"]
@@ -386,9 +393,8 @@ def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
                 model.model, model.frontend.prepare_speech(f"{seed}{text}", "tiny", ask)
             )
             sequence.emitted = [tuple([n % 3] * 16) for n in range(16)]
-            count = sequence.num_positions
             fed = fed_to_talker(model, sequence)
-            keys = model.model.content_keys(sequence, 0, count)
+            keys = model.model.content_keys(whole_span(sequence))
             rows += zip(keys, [row.tobytes() for row in fed], strict=True)
     by_key: dict[int, set[bytes]] = {}
     for key, row in rows:
@@ -404,7 +410,7 @@ def fed_to_talker(model: Checkpoint, sequence: Sequence) -> np.ndarray:
     fed = []
     for position in range(sequence.num_positions):
         positions = Positions()
-        model.model._add(positions, Row(sequence, position, position + 1))
+        model.model._add(positions, row_of(sequence, position, position + 1))
         x = positions.embed(model.model._ops, model.model._weights, model.model._pad)
         fed.append(np.asarray(x)[0].round(4) + 0.0)
     return np.stack(fed)

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.attention.dense import attend, rope_table
-from izwi.model.protocol import Row, step
+from izwi.model.protocol import step
+from izwi.model.step_batch import Row
 from izwi.ops.protocol import AttentionSpec
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from izwi_models.qwen3_tts.model import Qwen3TTS
+from tests.steps import batch
 
 Cache = dict[tuple[int, int], tuple[Tensor, Tensor]]  # (sequence, layer) -> keys, values
 
@@ -37,7 +40,7 @@ class PackedContext:
         outputs, first = [], 0
         for row in self._rows:
             stop = first + row.stop - row.start
-            key = (id(row.sequence), layer)
+            key = (id(row.entries), layer)
             keys, values = k[first:stop], v[first:stop]
             if row.start:
                 past_keys, past_values = self._cache[key]
@@ -95,14 +98,14 @@ def run(
     cache: Cache = {}
     with torch.inference_mode():
         while any(len(sequence.emitted) < frames for sequence in sequences):
-            rows = [_row(sequence, chunk) for sequence in sequences]
-            rows = [row for row in rows if len(row.sequence.emitted) < frames]
-            emitting = [row.sequence for row in rows if row.emits]
-            drawn = step(
-                model, model._ops, rows, PackedContext(rows, cache), greedy(model, emitting)
-            )
-            for row in rows:
-                row.sequence.kv.num_computed = row.stop
+            live = [sequence for sequence in sequences if len(sequence.emitted) < frames]
+            rows = [_row(sequence, chunk) for sequence in live]
+            pairs = list(zip(live, rows, strict=True))
+            emitting = [sequence for sequence, row in pairs if row.emits]
+            context, pick = PackedContext(rows, cache), greedy(model, emitting)
+            drawn = step(model, model._ops, batch(*rows), context, pick)
+            for sequence, row in pairs:
+                sequence.kv.num_computed = row.stop
             for sequence, entry in zip(emitting, drawn.tolist(), strict=True):
                 assert entry[0] not in sequence.request.stop_ids
                 sequence.emitted.append(tuple(entry))
@@ -111,4 +114,4 @@ def run(
 
 def _row(sequence: Sequence, chunk: int | None) -> Row:
     first, stop = sequence.kv.num_computed, sequence.num_positions
-    return Row(sequence, first, stop if chunk is None else min(stop, first + chunk))
+    return row_of(sequence, first, stop if chunk is None else min(stop, first + chunk))

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from izwi.request.track_log import Entry, Progress, TrackLog
+from izwi.request.prediction import Pending
+from izwi.request.request import Request
+from izwi.request.track_log import ONE_TRACK, Entry, Following, Progress, TrackLog
+from tests.engine.toy import ToyPrompt
 
 TEXT, FRAMES = 0, 1
 SILENT, END = 9, (8,)
+REQUEST = Request("a", "m", ToyPrompt(()))
 
 
 def following(_: Any, progress: Progress, drawn: Entry | None) -> Progress | None:
@@ -22,7 +26,7 @@ def following(_: Any, progress: Progress, drawn: Entry | None) -> Progress | Non
 def log_of(*entries: int, end_frame: Entry | None = END) -> TrackLog:
     log = TrackLog(Progress(TEXT), FRAMES, frozenset([SILENT]), end_frame)
     for entry in entries:
-        log.append((entry,), following(None, log.progress, (entry,)))
+        log.append((entry,), following, REQUEST)
     return log
 
 
@@ -40,56 +44,94 @@ def log_of(*entries: int, end_frame: Entry | None = END) -> TrackLog:
 def test_only_a_log_with_frames_gets_an_end_frame(entries, frames) -> None:
     log = log_of(*entries)
     log.end()
-    assert log.frames == frames
+    assert log.known_frames == frames
     without = log_of(*entries, end_frame=None)
     without.end()
-    assert without.frames == frames[:-1]
+    assert without.known_frames == frames[:-1]
+
+
+class Ahead:
+    """A log, and what steps in flight will add to it."""
+
+    def __init__(self, log: TrackLog):
+        self.log, self.pending = log, Pending()
+
+    @property
+    def num_frames(self) -> int:
+        return self.log.num_frames(0, self.pending.tracks)
+
+    @property
+    def next(self) -> Progress | None:
+        return self.pending.after(self.log.progress)
+
+    def launch(self, follows: Following = following) -> bool:
+        """Launch a row; return whether the log most likely ends with its entry."""
+        self.pending.launch(self.log.progress, follows, REQUEST, is_last=False)
+        return self.pending.ends
+
+    def append(self, ids: Entry, follows: Following = following) -> None:
+        self.pending.arrive()
+        self.log.append(ids, follows, REQUEST)
+
+    def reconcile(self) -> bool:
+        return self.pending.reconcile(self.log.progress, following, REQUEST)
 
 
 def test_frames_in_flight_are_counted_until_they_are_known() -> None:
-    log = log_of()
-    counts = [log.num_frames]
+    ahead = Ahead(log_of())
+    counts = [ahead.num_frames]
     for _ in range(2):  # text, then a frame
-        assert not log.launch(following, None)
-        counts.append(log.num_frames)
+        assert not ahead.launch()
+        counts.append(ahead.num_frames)
     assert counts == [0, 0, 1]
-    assert (log.in_flight, log.next, log.next_is_frame) == ([TEXT, FRAMES], TEXT, False)
-    log.append((1,), following(None, log.progress, (1,)))
-    assert (log.num_frames, log.in_flight, log.frames) == (1, [FRAMES], [])
-    log.append((2,), following(None, log.progress, (2,)))
-    assert (log.num_frames, log.in_flight, log.frames) == (1, [], [(2,)])
+    assert (ahead.pending.tracks, ahead.next) == ([TEXT, FRAMES], Progress(TEXT))
+    ahead.append((1,))
+    assert (ahead.num_frames, ahead.pending.tracks, ahead.log.known_frames) == (1, [FRAMES], [])
+    ahead.append((2,))
+    assert (ahead.num_frames, ahead.pending.tracks, ahead.log.known_frames) == (1, [], [(2,)])
 
 
 def test_a_frame_in_flight_that_is_silent_or_dropped_is_not_counted_any_more() -> None:
-    log = log_of(1)
-    log.launch(following, None)
-    assert log.num_frames == 1
-    log.append((SILENT,), following(None, log.progress, (SILENT,)))
-    assert log.num_frames == 0
-    log.launch(following, None)
-    log.launch(following, None)
-    assert log.num_frames == 1
-    log.drop_in_flight()
-    assert (log.num_frames, log.next) == (0, TEXT)
+    ahead = Ahead(log_of(1))
+    ahead.launch()
+    assert ahead.num_frames == 1
+    ahead.append((SILENT,))
+    assert ahead.num_frames == 0
+    ahead.launch()
+    ahead.launch()
+    assert ahead.num_frames == 1
+    ahead.pending.drop()
+    assert (ahead.num_frames, ahead.next) == (0, Progress(TEXT))
+    assert ahead.pending == Pending(epoch=1)
 
 
 def test_steps_in_flight_are_compared_with_the_tracks_that_follow() -> None:
-    log = log_of()
+    ahead = Ahead(log_of())
     for _ in range(3):
-        log.launch(following, None)
-    log.append((1,), Progress(FRAMES))
-    assert log.reconcile(following, None)
-    assert log.next == FRAMES, "predicted again, after the two in flight"
-    log.append((2,), Progress(FRAMES))  # otherwise than predicted
-    assert not log.reconcile(following, None)
+        ahead.launch()
+    ahead.append((1,))
+    assert ahead.reconcile()
+    assert ahead.next == Progress(FRAMES), "predicted again, after the two in flight"
+    ahead.append((2,), lambda *_: Progress(FRAMES))  # otherwise than predicted
+    assert not ahead.reconcile()
 
 
 def test_a_launch_that_most_likely_ends_the_log_says_so() -> None:
     def ends(_: Any, progress: Progress, drawn: Entry | None) -> Progress | None:
         return None if progress.track == FRAMES else Progress(FRAMES)
 
-    log = log_of()
-    assert not log.launch(ends, None)
-    assert log.next_is_frame
-    assert log.launch(ends, None)
-    assert not log.next_is_frame
+    ahead = Ahead(log_of())
+    assert not ahead.launch(ends)
+    assert ahead.next == Progress(FRAMES)
+    assert ahead.launch(ends)
+    assert ahead.next is None
+
+
+def test_a_log_of_one_track_goes_on_and_all_of_it_is_frames() -> None:
+    pending = Pending()
+    pending.launch(ONE_TRACK.progress, lambda _, progress, __: progress, REQUEST, is_last=False)
+    assert (pending.tracks, pending.ends) == ([0], False)
+    assert ONE_TRACK.num_frames(5, pending.tracks) == 5
+    assert ONE_TRACK.append((1,), following, REQUEST)
+    pending.launch(ONE_TRACK.progress, lambda _, progress, __: progress, REQUEST, is_last=True)
+    assert (pending.entries, pending.ends) == (2, True)

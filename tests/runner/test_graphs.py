@@ -10,10 +10,11 @@ import numpy as np
 
 from izwi.backends.budget import budget_of
 from izwi.config import EngineConfig
-from izwi.model.protocol import Row
+from izwi.model.step_batch import StepBatch
 from izwi.request.sequence import Sequence
 from izwi.runner.planning import plan_models
 from izwi.runner.runner import Drawn, Runner
+from izwi.scheduler.work import PlannedRow
 from tests.backends.kinds import backend_of
 from tests.engine.toy import CLONE, CODEBOOKS, ToyCodec, toy_request
 
@@ -40,13 +41,13 @@ class Graphs:
         self.chunks: list[list[list[int]]] = []
         self.heard: list[tuple[int, int]] = []  # frames and row
 
-    def takes(self, rows: Any) -> bool:
+    def takes(self, batch: StepBatch) -> bool:
         return self.accepts
 
-    def launch(self, rows: Any) -> Launched:
+    def launch(self, batch: StepBatch) -> Launched:
         if self.fails:
             raise RuntimeError("it cannot be replayed")
-        return Launched(len(rows))
+        return Launched(len(batch.rows))
 
     def takes_chunks(self, most: int) -> bool:
         return most <= 4
@@ -79,7 +80,7 @@ def stream_of(runner: Runner, name: str, num_frames: int = 0) -> Sequence:
 def test_only_rows_that_a_graph_takes_are_launched() -> None:
     graphs = Graphs()
     runner = runner_of(graphs)
-    rows = [Row(stream_of(runner, "a"), 0, 3), Row(stream_of(runner, "b"), 0, 3)]
+    rows = [PlannedRow(stream_of(runner, "a"), 0, 3), PlannedRow(stream_of(runner, "b"), 0, 3)]
     launched = runner.launch(rows)
     assert launched is not None
     assert launched() == [Drawn(((0, 0, 0),)), Drawn(((1, 1, 1),))]

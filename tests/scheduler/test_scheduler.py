@@ -10,8 +10,9 @@ from benchmarks.simulation.device import SimulatedPages, SimulatedPrompt, Simula
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.request.prediction import Pending
 from izwi.request.request import Reason, Request
-from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
+from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.request.track_log import Progress, TrackLog
 from izwi.scheduler.plan import Order, Plan, Policy, View
 from izwi.scheduler.policy import POLICIES
@@ -217,7 +218,7 @@ def test_a_stream_runs_as_far_as_its_text_is_written() -> None:
     assert rows_of(step(scheduler)) == [(0, 0, 3)]
     assert rows_of(step(scheduler)) == [], "its second entry needs text"
     assert sequence.status.paused is PauseReason.INPUT
-    sequence.input.written.append(7)
+    sequence.input.written += (7,)
     assert rows_of(step(scheduler)) == [(0, 3, 4)]
     assert sequence.status.paused is None
     assert rows_of(step(scheduler)) == []
@@ -370,14 +371,15 @@ def test_a_stream_that_has_ended_keeps_its_codec_row_until_it_is_finished() -> N
 def test_the_end_of_entries_gives_frames_their_end_and_frees_the_pages() -> None:
     scheduler = scheduler_of(frame_s=0.1)
     sequence = sequence_of(0)
-    sequence.tracks = TrackLog(Progress(0), 0, end_frame=(9,), frames=[(1,)], in_flight=[0])
+    sequence.tracks = TrackLog(Progress(0), 0, end_frame=(9,), known_frames=[(1,)])
+    sequence.pending.tracks.append(0)
     scheduler.add(sequence)
     scheduler.schedule(0.0)
     assert len(sequence.kv.pages) == 1
     epoch = sequence.pending.epoch
     scheduler.end(sequence, Reason.STOP)
-    assert sequence.tracks.frames == [(1,), (9,)]
-    assert sequence.tracks.in_flight == []
+    assert sequence.frames == [(1,), (9,)]
+    assert sequence.pending.tracks == []
     assert sequence.pending.epoch == epoch + 1, "what is in flight for it is dropped"
     assert (sequence.status.ended, sequence.status.reason) == (True, Reason.STOP)
     assert scheduler.memory.num_free == 64
@@ -391,11 +393,11 @@ def test_a_redraw_runs_the_last_position_again() -> None:
     scheduler.add(sequence)
     step(scheduler)
     sequence.kv.num_computed, sequence.pending.entries = 4, 1
-    sequence.tracks.in_flight.append(0)
+    sequence.pending.tracks.append(0)
     scheduler.redraw(sequence)
     assert (sequence.kv.num_computed, sequence.pending.entries) == (3, 0)
     assert sequence.pending.epoch == 1
-    assert sequence.tracks.in_flight == []
+    assert sequence.pending.tracks == []
     sequence.kv.num_computed = 1
     scheduler.redraw(sequence)
     assert sequence.kv.num_computed == 1, "nothing is computed that was not"

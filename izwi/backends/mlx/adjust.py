@@ -14,8 +14,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from izwi.model.step_batch import Row
 from izwi.request.request import SamplingParams
-from izwi.request.sequence import Sequence as RequestSequence
 from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of, seen_ids
 from izwi.sampling.grammars import begun_grammars, fill_masks
 
@@ -36,7 +36,7 @@ class DrawnAhead(NamedTuple):
 
 def adjusted(
     logits: mx.array,
-    sequences: Sequence[RequestSequence],
+    draws: Sequence[Row],
     track: int,
     suppressed: npt.NDArray[np.bool_] | None,
     ahead: Sequence[DrawnAhead] = (),
@@ -45,18 +45,18 @@ def adjusted(
 
     Args:
         logits: (rows, vocabulary) float32.
-        sequences: The sequence of each row.
+        draws: One per row.
         track: Track of the entries.
         suppressed: (vocabulary,) ids that are never drawn, so that min_p ignores them.
         ahead: Entries of the track that are not emitted yet. Only the repetition penalty counts
             them; rows with others are not launched before (`Request.reads_log`).
     """
-    params = [params.sampling for params in params_of(sequences, track)]
-    asking = adjusted_rows(sequences, track)
-    shape = len(sequences), logits.shape[-1]
+    params = [params.sampling for params in params_of(draws, track)]
+    asking = adjusted_rows(draws, track)
+    shape = len(draws), logits.shape[-1]
     if asking:
         logits = _biased(logits, params, asking)
-    penalty = _penalties(sequences, params, track, shape)
+    penalty = _penalties(draws, params, track, shape)
     if penalty is not None:
         by = mx.array(penalty)
         for rows, ids in ahead:
@@ -65,10 +65,10 @@ def adjusted(
         logits = mx.where(logits > 0, logits / by, logits * by)
     if not asking:
         return logits
-    counts = _counted(sequences, params, track, asking, shape)
+    counts = _counted(draws, params, track, asking, shape)
     if counts is not None:
         logits = logits - mx.array(counts)
-    forbidden = _forbidden(sequences, asking, shape) if track == 0 else None
+    forbidden = _forbidden(draws, asking, shape) if track == 0 else None
     if forbidden is not None:
         logits = mx.where(mx.array(forbidden), mx.array(-np.inf, dtype=mx.float32), logits)
     return _cut(logits, params, asking, suppressed)
@@ -91,7 +91,7 @@ def _biased(logits: mx.array, params: Sequence[SamplingParams], asking: Sequence
 
 
 def _penalties(
-    sequences: Sequence[RequestSequence],
+    draws: Sequence[Row],
     params: Sequence[SamplingParams],
     track: int,
     shape: tuple[int, int],
@@ -100,14 +100,14 @@ def _penalties(
     if all(p.repetition_penalty == 1.0 for p in params):
         return None
     penalties: Float32 = np.ones(shape, dtype=np.float32)
-    for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
+    for row, (drawn, p) in enumerate(zip(draws, params, strict=True)):
         if p.repetition_penalty != 1.0:
-            penalties[row, seen_ids(sequence, shape[1], track)] = p.repetition_penalty
+            penalties[row, seen_ids(drawn, shape[1], track)] = p.repetition_penalty
     return penalties
 
 
 def _counted(
-    sequences: Sequence[RequestSequence],
+    draws: Sequence[Row],
     params: Sequence[SamplingParams],
     track: int,
     asking: Sequence[int],
@@ -119,17 +119,17 @@ def _counted(
         return None
     taken: Float32 = np.zeros(shape, dtype=np.float32)
     for row in rows:
-        p, counts = params[row], SamplerState.of(sequences[row], track).counts(sequences[row])
+        p, counts = params[row], SamplerState.of(draws[row], track).counts(draws[row])
         often = np.array(list(counts.values()), dtype=np.float32)
         taken[row, list(counts)] = p.presence_penalty + p.frequency_penalty * often
     return taken
 
 
 def _forbidden(
-    sequences: Sequence[RequestSequence], asking: Sequence[int], shape: tuple[int, int]
+    draws: Sequence[Row], asking: Sequence[int], shape: tuple[int, int]
 ) -> npt.NDArray[np.bool_] | None:
     """Return the ids that grammars forbid; None if no grammar has begun."""
-    begun = begun_grammars([sequences[row] for row in asking])
+    begun = begun_grammars([draws[row] for row in asking])
     if not begun:
         return None
     words = np.ascontiguousarray(fill_masks(list(begun.values()), shape[1]))

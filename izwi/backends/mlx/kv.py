@@ -23,7 +23,7 @@ from izwi.backends.mlx.attention import RopeTable, attend, rope_table
 from izwi.backends.mlx.paged_decode import Kernel, block_tables, decoder_of
 from izwi.errors import InvalidRequest
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import Row
+from izwi.model.step_batch import Row
 from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
 from izwi.ops.paged_layout import GroupLayout, lay_out
 from izwi.ops.protocol import AttentionSpec
@@ -158,7 +158,7 @@ class MlxPagedKV:
         self._take_turns()
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
-        tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
+        tables = [row.pages[: -(-row.stop // size)] for row in rows]
         return MlxPagedContext(self, spans, tables)
 
     def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:

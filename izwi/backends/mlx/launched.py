@@ -20,17 +20,10 @@ from izwi.backends.mlx.kv import MlxPagedKV
 from izwi.backends.mlx.sampler import MlxSampler, MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.protocol import Entries, PendingAudio
-from izwi.model.protocol import (
-    Model,
-    Recordable,
-    RecordableModel,
-    RecordableTracks,
-    Row,
-    last_positions,
-)
+from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import Codec, frame_track
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi.sampling.logprobs import Logprobs
 
 
@@ -51,7 +44,7 @@ class _Part(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Where the last step drew a sequence's entry.
+    """Where the last step drew a row's entry.
 
     Attributes:
         part: The entries of one track.
@@ -83,19 +76,18 @@ class LaunchedSteps:
             sampling: Draws its entries.
         """
         self._model, self._kv, self._arena, self._sampling = model, kv, arena, sampling
-        self._has_tracks = len(model.tracks) > 1
         self._columns: tuple[int, ...] = (0,)  # of `inputs`, at which the entries of a track begin
-        if self._has_tracks:
+        if len(model.tracks) > 1:
             self._columns = cast(RecordableTracks, model).entry_columns
         frames = frame_track(model.tracks)
         self._codec: Codec | None = None if frames is None else model.tracks[frames].codec
-        self._drawn: dict[int, _Source] = {}  # by the last step, by arrival
+        self._drawn: dict[int, _Source] = {}  # by the last step, by `Row.key`
 
-    def takes(self, rows: Seq[Row]) -> bool:
-        """Return whether these rows can be launched: yes."""
-        return bool(rows)
+    def takes(self, batch: StepBatch) -> bool:
+        """Return whether these rows can be launched: yes, if each draws at most one entry."""
+        return bool(batch.rows) and max(batch.counts) <= 1
 
-    def launch(self, rows: Seq[Row]) -> InFlight[Entries]:
+    def launch(self, batch: StepBatch) -> InFlight[Entries]:
         """Launch the rows.
 
         The previous launch may still be in flight: its entries are read on the device.
@@ -104,22 +96,22 @@ class LaunchedSteps:
             Waits for an entry of each row that emits, in order, and for `StepSampler.logprobs`.
         """
         before, self._drawn = self._drawn, {}
-        decodes = [row for row in rows if row.decodes]
-        others = [row for row in rows if not row.decodes]
+        decodes = [row for row in batch.rows if row.decodes]
+        others = [row for row in batch.rows if not row.decodes]
         x = [self._embedded(decodes, before)] if decodes else []
         if others:
             x.append(self._model.embed(others))
         packed = [*decodes, *others]
         hidden = self._model.run(mx.concatenate(x, axis=0), self._kv.context(packed))
-        sequences = [row.sequence for row in packed if row.emits]
-        parts = self._parts(sequences, hidden, last_positions(packed), before)
+        draws = [row for row in packed if row.emits]
+        parts = self._parts(draws, hidden, places_drawn(packed), before)
         # what cannot be drawn fails here; `MlxBackend.running` hands over the pages
         _begin([(part.entries, part.sampler.reported) for part in parts])
         for part in parts:
-            arrivals = [sequences[place].arrival for place in part.places]
-            self._drawn.update((a, _Source(part, place)) for place, a in enumerate(arrivals))
-        places = {sequence.arrival: place for place, sequence in enumerate(sequences)}
-        order = [places[row.sequence.arrival] for row in rows if row.emits]
+            keys = [draws[place].key for place in part.places]
+            self._drawn.update((key, _Source(part, place)) for place, key in enumerate(keys))
+        places = {row.key: place for place, row in enumerate(draws)}
+        order = [places[row.key] for row in batch.rows if row.emits]
         return InFlight(partial(_in_order, parts, order), [_Unawaited()])
 
     def _embedded(self, rows: Seq[Row], before: dict[int, _Source]) -> mx.array:
@@ -127,8 +119,7 @@ class LaunchedSteps:
         known = self._model.inputs(rows)
         assert known is not None  # what was emitted is ids
         inputs = mx.array(known)
-        sequences = [row.sequence for row in rows]
-        for part, members, places in _by_part(sequences, before):
+        for part, members, places in _by_part(rows, before):
             column = self._columns[part.track]
             columns = mx.arange(column, column + part.entries.shape[1])
             inputs[mx.array(members)[:, None], columns] = part.entries[mx.array(places)]
@@ -137,18 +128,18 @@ class LaunchedSteps:
 
     def _parts(
         self,
-        sequences: Seq[Sequence],
+        draws: Seq[Row],
         hidden: mx.array,
         last: npt.NDArray[np.int64],
         before: dict[int, _Source],
     ) -> list[_Part]:
-        """Draw an entry of each sequence, from the states at the positions `last`."""
+        """Draw an entry of each row, from the states at the places `last`."""
         groups: dict[int, list[int]] = {}
-        for place, sequence in enumerate(sequences):
-            groups.setdefault(self._track(sequence), []).append(place)
+        for place, row in enumerate(draws):
+            groups.setdefault(row.track, []).append(place)
         parts: list[_Part] = []
         for track, places in sorted(groups.items()):
-            mine = [sequences[place] for place in places]
+            mine = [draws[place] for place in places]
             ahead = [
                 DrawnAhead(members, part.entries[mx.array(sources), 0])
                 for part, members, sources in _by_part(mine, before)
@@ -159,12 +150,6 @@ class LaunchedSteps:
             entries = self._model.draw(states, sampler.pick, track)
             parts.append(_Part(track, places, sampler, entries))
         return parts
-
-    def _track(self, sequence: Sequence) -> int:
-        if not self._has_tracks:
-            return 0
-        assert sequence.tracks is not None
-        return sequence.tracks.next
 
     # -- audio -------------------------------------------------------------------------------
     def takes_chunks(self, most_frames: int) -> bool:  # noqa: ARG002
@@ -224,18 +209,18 @@ def _begin(*arrays: Any) -> None:
 
 
 def _by_part(
-    sequences: Seq[Sequence], before: dict[int, _Source]
+    rows: Seq[Row], before: dict[int, _Source]
 ) -> list[tuple[_Part, list[int], list[int]]]:
     """Find the entries in flight.
 
     Returns:
-        For each part of the last step that drew any: the part, the indices of the sequences, and
-        the indices of their entries in the part.
+        For each part of the last step that drew any: the part, the indices of the rows, and the
+        indices of their entries in the part.
     """
     found: dict[int, tuple[_Part, list[int], list[int]]] = {}
-    for member, sequence in enumerate(sequences):
-        if sequence.pending.entries:
-            part, place = before[sequence.arrival]
+    for member, row in enumerate(rows):
+        if row.is_ahead:
+            part, place = before[row.key]
             _, members, places = found.setdefault(part.track, (part, [], []))
             members.append(member)
             places.append(place)

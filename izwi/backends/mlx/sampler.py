@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from izwi.backends.mlx.adjust import DrawnAhead, adjusted
 from izwi.model.protocol import Pick
+from izwi.model.step_batch import Row
 from izwi.model.tracks import Track
 from izwi.request.request import SamplingParams
-from izwi.request.sequence import Sequence as RequestSequence
 from izwi.sampling.emitted import is_greedy, params_of
 from izwi.sampling.logprobs import AskedLogprobs, Logprobs
 from izwi.sampling.noise import StepNoise
@@ -42,18 +42,18 @@ class MlxSampling:
 
     def of(
         self,
-        sequences: Sequence[RequestSequence],
+        draws: Sequence[Row],
         track: int = 0,
         ahead: Sequence[DrawnAhead] = (),
     ) -> MlxSampler:
         """Prepare a step's draws on a track.
 
         Args:
-            sequences: The sequence of each row.
+            draws: One per row.
             track: The track.
             ahead: Entries of this track that the host does not know yet.
         """
-        return MlxSampler(sequences, self, track, ahead)
+        return MlxSampler(draws, self, track, ahead)
 
     def suppressed(self, track: int) -> npt.NDArray[np.bool_] | None:
         """Return the ids of codebook 0 that are never drawn, (vocabulary,)."""
@@ -87,15 +87,15 @@ class MlxSampler:
 
     def __init__(
         self,
-        sequences: Sequence[RequestSequence],
+        draws: Sequence[Row],
         sampling: MlxSampling,
         track: int,
         ahead: Sequence[DrawnAhead],
     ):
-        self._sequences, self._sampling, self._track = sequences, sampling, track
+        self._draws, self._sampling, self._track = draws, sampling, track
         self._ahead = ahead
-        self._params = params_of(sequences, track)
-        self._noise, self._asked = StepNoise(sequences), AskedLogprobs(sequences)
+        self._params = params_of(draws, track)
+        self._noise, self._asked = StepNoise(draws), AskedLogprobs(draws)
         self._logprobs: mx.array | None = None
 
     @property
@@ -138,14 +138,14 @@ class MlxSampler:
     def process(self, logits: mx.array) -> mx.array:
         """Apply adjustments, repetition penalty, minimum length and suppression."""
         suppressed = self._sampling.suppressed(self._track)
-        logits = adjusted(logits, self._sequences, self._track, suppressed, self._ahead)
+        logits = adjusted(logits, self._draws, self._track, suppressed, self._ahead)
         masks = [
             self._sampling.never(
                 self._track,
                 params.stop_ids,
-                may_stop=sequence.num_entries >= params.min_entries,
+                may_stop=drawn.step >= params.min_entries,
             )
-            for sequence, params in zip(self._sequences, self._params, strict=True)
+            for drawn, params in zip(self._draws, self._params, strict=True)
         ]
         if all(mask is None for mask in masks):
             return logits

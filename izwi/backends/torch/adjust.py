@@ -14,35 +14,37 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.request.sequence import Sequence as RequestSequence
+from izwi.model.step_batch import Row
 from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of
 from izwi.sampling.grammars import begun_grammars, fill_masks
 
 
 class Adjustments:
-    """The logit adjustments that the rows of one step request."""
+    """The logit adjustments that the rows of one step request.
+
+    Attributes:
+        rows: The rows that request any, in order.
+    """
 
     def __init__(
         self,
-        sequences: Sequence[RequestSequence],
+        draws: Sequence[Row],
         suppressed: npt.NDArray[np.bool_] | None,
         track: int = 0,
     ):
         """Collect the adjustments.
 
         Args:
-            sequences: One per row, in row order.
+            draws: One per row, in row order.
             suppressed: (vocabulary,) bool: ids that are never sampled, which min_p ignores.
             track: Track of the entries to sample.
         """
-        self._sequences, self._suppressed, self._track = sequences, suppressed, track
-        self._rows = adjusted_rows(sequences, track)
-        self._params = (
-            [params.sampling for params in params_of(sequences, track)] if self._rows else []
-        )
+        self._draws, self._suppressed, self._track = draws, suppressed, track
+        self.rows = adjusted_rows(draws, track)
+        self._params = [params.sampling for params in params_of(draws, track)] if self.rows else []
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        return bool(self.rows)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Return logits, (rows, vocabulary) float32; rows without adjustments are unchanged.
@@ -50,9 +52,9 @@ class Adjustments:
         Args:
             logits: (rows or more, vocabulary) float32 of codebook 0; not changed.
         """
-        places = torch.tensor(self._rows, device=logits.device)
+        places = torch.tensor(self.rows, device=logits.device)
         changed = logits[places]  # (adjusted rows, vocabulary)
-        for place, row in enumerate(self._rows):
+        for place, row in enumerate(self.rows):
             self._shift(changed[place], row)
         if self._track == 0:
             self._constrain(changed)
@@ -61,8 +63,8 @@ class Adjustments:
 
     def _shift(self, logits: Tensor, row: int) -> None:
         """Add bias and penalties to one row, (vocabulary,), in place."""
-        sequence, params = self._sequences[row], self._params[row]
-        state = SamplerState.of(sequence, self._track)
+        drawn, params = self._draws[row], self._params[row]
+        state = SamplerState.of(drawn, self._track)
         vocabulary, device = logits.shape[0], logits.device
         known = [(index, bias) for index, bias in params.logit_bias if index < vocabulary]
         if known:
@@ -70,7 +72,7 @@ class Adjustments:
             logits[torch.tensor(ids, device=device)] += torch.tensor(biases, device=device)
         if params.repetition_penalty == 1.0 and not params.counts:
             return
-        counts = state.counts(sequence)
+        counts = state.counts(drawn)
         if not counts:
             return
         ids_seen = torch.tensor(list(counts), device=device)
@@ -83,7 +85,7 @@ class Adjustments:
 
     def _constrain(self, logits: Tensor) -> None:
         """Mask, in place, ids that grammars do not allow."""
-        begun = begun_grammars([self._sequences[row] for row in self._rows])
+        begun = begun_grammars([self._draws[row] for row in self.rows])
         if not begun:
             return
         filled = fill_masks(list(begun.values()), logits.shape[1])
@@ -99,7 +101,7 @@ class Adjustments:
         p >= min_p * p_max, for probabilities at a temperature, is equivalent to
         logit >= logit_max + temperature * log(min_p).
         """
-        params = [self._params[row] for row in self._rows]
+        params = [self._params[row] for row in self.rows]
         if not any(p.min_p > 0.0 for p in params):
             return
         below = [p.temperature * math.log(p.min_p) if p.min_p > 0.0 else -math.inf for p in params]

@@ -20,7 +20,7 @@ from izwi.backends.torch.attention.slots import (
 from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.transfer import to_device, to_host
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import Row
+from izwi.model.step_batch import Row
 
 # One row per page: the exact bits of all of its contents.
 PageBytes = npt.NDArray[np.uint8]
@@ -81,7 +81,7 @@ class PagedKV:
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
         # ceil(stop / size) pages; inlined, because it runs for every row of every step
-        tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
+        tables = [row.pages[: -(-row.stop // size)] for row in rows]
         return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
 
     @property

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from izwi.backends.torch.adjust import Adjustments, reported_logprobs
 from izwi.model.protocol import Pick
+from izwi.model.step_batch import Row
 from izwi.model.tracks import Track
 from izwi.request.request import SamplingParams
-from izwi.request.sequence import Sequence as RequestSequence
 from izwi.sampling.emitted import is_greedy, params_of, seen_ids
 from izwi.sampling.logprobs import AskedLogprobs, Logprobs
 from izwi.sampling.noise import StepNoise
@@ -54,9 +54,9 @@ class TorchSampling:
     def __init__(self, tracks: Sequence[Track], device: torch.device):
         self.suppressed = [Suppressed.on(device, track.suppressed) for track in tracks]
 
-    def of(self, sequences: Sequence[RequestSequence], track: int = 0) -> Sampler:
+    def of(self, draws: Sequence[Row], track: int = 0) -> Sampler:
         """Create the sampler of one step and track."""
-        return Sampler(sequences, self.suppressed[track], track)
+        return Sampler(draws, self.suppressed[track], track)
 
 
 class Sampler:
@@ -64,24 +64,24 @@ class Sampler:
 
     def __init__(
         self,
-        sequences: Sequence[RequestSequence],
+        draws: Sequence[Row],
         suppressed: Suppressed | None,
         track: int = 0,
     ):
         """Prepare a step.
 
         Args:
-            sequences: One per row, in row order.
+            draws: One per row, in row order.
             suppressed: Ids that are never sampled, except a row's stop ids once it has its minimum
                 number of entries.
             track: Track of the entries to sample.
         """
-        self._sequences, self._track = sequences, track
-        self._params = params_of(sequences, track)
+        self._draws, self._track = draws, track
+        self._params = params_of(draws, track)
         self._suppressed = suppressed
-        self._noise, self._asked = StepNoise(sequences), AskedLogprobs(sequences)
+        self._noise, self._asked = StepNoise(draws), AskedLogprobs(draws)
         self._adjustments = Adjustments(
-            sequences, None if suppressed is None else suppressed.ids, track
+            draws, None if suppressed is None else suppressed.ids, track
         )
         self._logprobs: Tensor | None = None
 
@@ -131,9 +131,9 @@ class Sampler:
         penalised = logits = self._penalise(logits)
         if suppressed is not None:
             logits = logits.masked_fill(suppressed.mask, -torch.inf)
-        pairs = zip(self._sequences, self._params, strict=True)
-        for row, (sequence, request) in enumerate(pairs):
-            if len(sequence.emitted) < request.min_entries:
+        pairs = zip(self._draws, self._params, strict=True)
+        for row, (drawn, request) in enumerate(pairs):
+            if drawn.step < request.min_entries:
                 logits = logits.clone() if logits is raw else logits
                 logits[row, list(request.stop_ids)] = -torch.inf
             elif suppressed is not None:
@@ -147,11 +147,11 @@ class Sampler:
 
         Skips rows with `Adjustments`, which include the penalty.
         """
-        pairs = zip(self._sequences, self._params, strict=True)
+        adjusted = set(self._adjustments.rows)
         penalties = np.array(
             [
-                1.0 if s.request.adjusts(self._track) else params.sampling.repetition_penalty
-                for s, params in pairs
+                1.0 if row in adjusted else params.sampling.repetition_penalty
+                for row, params in enumerate(self._params)
             ],
             dtype=np.float32,
         )
@@ -162,8 +162,8 @@ class Sampler:
         seen = torch.from_numpy(
             np.stack(
                 [
-                    nothing if penalty == 1.0 else seen_ids(sequence, vocabulary, self._track)
-                    for sequence, penalty in zip(self._sequences, penalties, strict=True)
+                    nothing if penalty == 1.0 else seen_ids(drawn, vocabulary, self._track)
+                    for drawn, penalty in zip(self._draws, penalties, strict=True)
                 ]
             )
         ).to(logits.device)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from izwi.model.layers import StateSpec
+from izwi.model.step_batch import Span
 from izwi.ops import Array, Ops, Weights
-from izwi.request.sequence import Sequence
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import (
     FRAME_SAMPLES,
@@ -45,7 +45,7 @@ class FrameCodec(FrameSizes):
     frame_samples = FRAME_SAMPLES
     warms_up = False
 
-    def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
+    def warm_codes(self, span: Span) -> Array | None:  # noqa: ARG002
         """Return nothing: the model does not clone voices."""
         return None
 

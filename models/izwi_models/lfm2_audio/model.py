@@ -17,12 +17,12 @@ import numpy.typing as npt
 from izwi.checkpoints.folder import read_json, tensor_names
 from izwi.errors import CheckpointError
 from izwi.model.layers import CacheSpec
-from izwi.model.protocol import UNKNOWN, Backend, Pick, Row
+from izwi.model.protocol import UNKNOWN, Backend, Pick
 from izwi.model.sizes import ModelSizes, TensorShapes
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.request import EncodeInput, Request
-from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, Progress
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (
@@ -121,11 +121,9 @@ class LFM2Audio:
         after = next_turn(_prompt(request).mode, self._blocks, turn, drawn)
         return None if after.track is None else _progress(after)
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        known = _prompt(sequence.request).content_keys
-        keys: list[int] = known[start:stop].tolist()
-        first, last = max(0, start - len(known)), max(0, stop - len(known))
-        return keys + [entry_key(entry) for entry in sequence.emitted[first:last]]
+    def content_keys(self, span: Span) -> list[int]:
+        keys: list[int] = _prompt(span.request).content_keys[span.start : span.stop].tolist()
+        return keys + [entry_key(entry) for entry in span.logged()]
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Run the audio encoder: (positions, hidden) each, in order."""
@@ -166,12 +164,11 @@ class LFM2Audio:
 
     def _inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
         parts: list[npt.NDArray[np.int64]] = []
-        for sequence, start, stop in rows:
-            known = _prompt(sequence.request).inputs
-            parts.append(known[start:stop])
-            first, last = max(0, start - len(known)), max(0, stop - len(known))
-            logged = [input_row(e, self._config.codebooks) for e in sequence.emitted[first:last]]
-            unknown = last - first - len(logged)  # drawn by a step in flight
+        for row in rows:
+            parts.append(_prompt(row.request).inputs[row.start : row.stop])
+            logged = [input_row(entry, self._config.codebooks) for entry in row.logged()]
+            # those that a step in flight draws
+            unknown = row.stop_entry - row.first_entry - len(logged)
             logged += [[UNKNOWN] * self.num_inputs] * unknown
             if logged:
                 parts.append(np.array(logged, np.int64))
@@ -270,12 +267,10 @@ def _prompt(request: Request) -> LFM2Prompt:
 
 def _has_audio(row: Row) -> bool:
     """Return whether some of the row's positions are encoded audio."""
-    sequence, start, stop = row
-    if start >= sequence.num_prompt:  # what most rows are
+    if row.start >= row.num_prompt:  # what most rows are
         return False
-    starts = _prompt(sequence.request).audio_starts
-    pairs = zip(starts, sequence.encoded, strict=True)
-    return any(first < stop and start < first + audio.shape[0] for first, audio in pairs)
+    pairs = zip(_prompt(row.request).audio_starts, row.encoded, strict=True)
+    return any(first < row.stop and row.start < first + audio.shape[0] for first, audio in pairs)
 
 
 def _audio_rows(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
@@ -289,15 +284,14 @@ def _audio_rows(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
     places = np.arange(total)
     audio_rows: list[Array] = []
     before, behind = 0, total
-    for sequence, start, stop in rows:
-        for first, audio in zip(
-            _prompt(sequence.request).audio_starts, sequence.encoded, strict=True
-        ):
-            low, high = max(start, first), min(stop, first + audio.shape[0])
+    for row in rows:
+        starts = _prompt(row.request).audio_starts if row.start < row.num_prompt else ()
+        for first, audio in zip(starts, row.encoded, strict=True):
+            low, high = max(row.start, first), min(row.stop, first + audio.shape[0])
             if low < high:
-                at = before + low - start
+                at = before + low - row.start
                 places[at : at + high - low] = np.arange(low - first, high - first) + behind
                 audio_rows.append(audio)
                 behind += audio.shape[0]
-        before += stop - start
+        before += row.stop - row.start
     return audio_rows, places

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from izwi.model.encoders import EncoderSizes
 from izwi.model.layers import PagedAttention
-from izwi.model.protocol import UNKNOWN, Pick, Row
+from izwi.model.protocol import UNKNOWN, Pick
 from izwi.model.sizes import ModelSizes, TensorShapes
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.config import TextConfig
 from izwi_models.qwen3.decoder import decode
 
@@ -71,10 +71,10 @@ class TokenModel:
         return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
 
 
-def logged_tokens(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Return tokens [start, stop) of a log; `UNKNOWN` for one that a step in flight draws."""
-    tokens = [entry[0] for entry in sequence.emitted[start:stop]]
-    return tokens + [UNKNOWN] * (stop - start - len(tokens))
+def logged_tokens(span: Span) -> list[int]:
+    """Return the tokens of the log at a span; `UNKNOWN` for one that a step in flight draws."""
+    tokens = [entry[0] for entry in span.logged()]
+    return tokens + [UNKNOWN] * (span.stop_entry - span.first_entry - len(tokens))
 
 
 def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
@@ -83,12 +83,11 @@ def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
     A token that a step in flight still draws is `UNKNOWN`.
     """
     ids: list[int] = []
-    for sequence, start, stop in rows:
-        place = start - sequence.num_prompt
-        if place < 0 or stop > start + 1:
+    for row in rows:
+        place = row.start - row.num_prompt
+        if place < 0 or row.stop > row.start + 1:
             return None
-        emitted = sequence.emitted
-        ids.append(emitted[place][0] if place < len(emitted) else UNKNOWN)
+        ids.append(row.entries[place][0] if place < row.num_known else UNKNOWN)
     return np.array(ids, np.int64)[:, None]
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model.protocol import Backend, Row
+from izwi.model.protocol import Backend
 from izwi.model.sizes import ModelSizes
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel, token_sizes
 from izwi_models.qwen3_aligner.config import AlignerConfig, read_config, tensor_shapes
@@ -58,9 +58,9 @@ class Qwen3Aligner(TokenModel):
         """Return (positions, 1) token ids; None if some of the positions are audio."""
         return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): token ids, or digests of audio."""
-        keys: list[int] = prompt_of(sequence.request).content_keys[start:stop].tolist()
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: token ids, or digests of audio."""
+        keys: list[int] = prompt_of(span.request).content_keys[span.start : span.stop].tolist()
         return keys
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from izwi.arrays import Int64
-from izwi.model.protocol import Row
+from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.token_model import logged_tokens
@@ -172,7 +172,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
-        rows: Rows of sequences whose prompts are `AsrPrompt`s with encoded audio.
+        rows: Rows of requests whose prompts are `AsrPrompt`s with encoded audio.
 
     Returns:
         (positions, hidden).
@@ -186,7 +186,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
         low = max(row.start, prompt.audio_start)
         high = min(row.stop, prompt.audio_start + prompt.num_audio)
         if low < high:
-            first, heard = _overlapping(row.sequence.encoded, prompt.audio_start, low, high)
+            first, heard = _overlapping(row.encoded, prompt.audio_start, low, high)
             at = offset + low - row.start
             places[at : at + high - low] = np.arange(low - first, high - first) + behind
             behind += sum(window.shape[0] for window in heard)
@@ -206,9 +206,9 @@ def has_audio(row: Row) -> bool:
     return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start
 
 
-def prompt_of(row: Row) -> AsrPrompt:
-    """Return the prompt of a row's sequence."""
-    prompt = row.sequence.request.prompt
+def prompt_of(span: Span) -> AsrPrompt:
+    """Return the prompt of a span's request."""
+    prompt = span.request.prompt
     assert isinstance(prompt, AsrPrompt)
     return prompt
 
@@ -221,9 +221,7 @@ def token_ids(rows: Seq[Row]) -> Int64:
         if row.start < len(known):
             parts.append(known[row.start : row.stop])
         if row.stop > len(known):
-            first = max(row.start - len(known), 0)
-            logged = logged_tokens(row.sequence, first, row.stop - len(known))
-            parts.append(np.array(logged, np.int64))
+            parts.append(np.array(logged_tokens(row), np.int64))
     return np.concatenate(parts)
 
 

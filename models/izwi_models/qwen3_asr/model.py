@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.checkpoints.folder import tensor_names
-from izwi.model.protocol import Backend, Row
+from izwi.model.protocol import Backend
 from izwi.model.sizes import ModelSizes, TensorShapes
+from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head, token_sizes
 from izwi_models.qwen3_asr.config import (
@@ -30,10 +30,11 @@ from izwi_models.qwen3_asr.embedding import (
     embed,
     encoder_sizes,
     has_audio,
+    prompt_of,
     token_ids,
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
-from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, AsrPrompt
+from izwi_models.qwen3_asr.prompt import CLIP, WINDOW
 
 
 class Qwen3ASR(TokenModel):
@@ -57,12 +58,10 @@ class Qwen3ASR(TokenModel):
             return usual
         return None if any(map(has_audio, rows)) else token_ids(rows)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): token ids, or digests of audio."""
-        known = _prompt(sequence).content_keys
-        keys: list[int] = known[start:stop].tolist()
-        emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
-        return keys + [entry[0] for entry in emitted]
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: token ids, or digests of audio."""
+        keys: list[int] = prompt_of(span).content_keys[span.start : span.stop].tolist()
+        return keys + [entry[0] for entry in span.logged()]
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""
@@ -95,9 +94,3 @@ def _shapes(folder: Path, config: AsrConfig) -> TensorShapes:
     # a tied checkpoint may repeat the embedding as the head, which is then checked and dropped
     with_head = not config.text.tie_word_embeddings or HEAD in tensor_names(folder)
     return tensor_shapes(config, with_head=with_head)
-
-
-def _prompt(sequence: Sequence) -> AsrPrompt:
-    prompt = sequence.request.prompt
-    assert isinstance(prompt, AsrPrompt)
-    return prompt

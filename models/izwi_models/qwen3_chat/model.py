@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.checkpoints.folder import tensor_names
-from izwi.model.protocol import Backend, Row
+from izwi.model.protocol import Backend
 from izwi.model.sizes import ModelSizes, TensorShapes
+from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import (
@@ -73,11 +73,11 @@ class Qwen3Chat(TokenModel):
         usual = last_tokens(rows)
         if usual is not None:
             return usual
-        return np.array([i for row in rows for i in _ids_of(*row)], np.int64)[:, None]
+        return np.array([i for row in rows for i in _ids_of(row)], np.int64)[:, None]
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): the token ids."""
-        return _ids_of(sequence, start, stop)
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: the token ids."""
+        return _ids_of(span)
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
         """Return the bytes of each id, and the ids of added tokens, which grammars name by id."""
@@ -111,8 +111,7 @@ def _shapes(folder: Path, config: ChatConfig) -> TensorShapes:
     return tensor_shapes(config, with_head=with_head)
 
 
-def _ids_of(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Return the token ids of positions [start, stop) of prompt and log."""
-    known = prompt_of(sequence.request).token_ids
-    ids: list[int] = known[start:stop].tolist()
-    return ids + logged_tokens(sequence, max(0, start - len(known)), max(0, stop - len(known)))
+def _ids_of(span: Span) -> list[int]:
+    """Return the token ids of positions of prompt and log."""
+    ids: list[int] = prompt_of(span.request).token_ids[span.start : span.stop].tolist()
+    return ids + logged_tokens(span)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from izwi.model.layers import StateSpec
+from izwi.model.step_batch import Span
 from izwi.ops import Array, Ops, Weights
-from izwi.request.sequence import Sequence
 from izwi_models import qwen3_codec
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
 
@@ -58,29 +58,29 @@ class Codec(CodecSizes):
         """Sample rate of the audio, in Hz."""
         return self.config.output_sample_rate
 
-    def warm_codes(self, sequence: Sequence) -> Array | None:
+    def warm_codes(self, span: Span) -> Array | None:
         """Return the reference clip's codes (frames, codebooks); None if there is no clip."""
-        prompt = sequence.request.prompt
+        prompt = span.request.prompt
         assert isinstance(prompt, SpeechPrompt)
         if prompt.num_reference_frames == 0:
             return None
-        return voice_of(self._ops, sequence)[1]
+        return voice_of(self._ops, span)[1]
 
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Decode (rows, frames, codebooks) to (rows, samples) in [-1, 1], and the next state."""
         return qwen3_codec.decode(self._ops, self.weights, self.config, codes, state)
 
 
-def voice_of(ops: Ops, sequence: Sequence) -> tuple[Array, Array]:
+def voice_of(ops: Ops, span: Span) -> tuple[Array, Array]:
     """Return the cloned speaker's (hidden,) vector and the clip's (frames, codebooks) codes.
 
     Each is None if the prompt does not have it.
     """
-    prompt = sequence.request.prompt
+    prompt = span.request.prompt
     assert isinstance(prompt, SpeechPrompt)
     voice = prompt.voice
     if voice is not None:
         codes = None if voice.codes is None else ops.array(voice.codes)
         return ops.array(voice.speaker_embedding), codes
-    vector, codes = [*sequence.encoded, None, None][:2]
+    vector, codes = [*span.encoded, None, None][:2]
     return vector, codes

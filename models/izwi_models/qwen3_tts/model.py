@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from izwi.model.encoders import EncoderSizes, PaddedEncoder
 from izwi.model.layers import PagedAttention
-from izwi.model.protocol import UNKNOWN, Backend, Pick, Row
+from izwi.model.protocol import UNKNOWN, Backend, Pick
 from izwi.model.sizes import ModelSizes
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import speaker, talker
 from izwi_models.qwen3_tts.codec import Codec, CodecSizes, voice_of
@@ -91,35 +91,30 @@ class Qwen3TTS:
         return self._groups + 1
 
     # -- the log -----------------------------------------------------------------------------
-    def positions_ready(self, sequence: Sequence) -> int:
+    def positions_ready(self, span: Span) -> int:
         """Return how many positions have known inputs; all, once the text is complete."""
-        if not sequence.input.is_open:
-            return sequence.num_positions
-        prompt = _prompt(sequence)
-        known = prompt.num_positions + len(prompt.text_track) + len(sequence.input.written)
-        return min(known, sequence.num_positions)
+        if not span.is_open:
+            return span.stop
+        known = span.num_prompt + len(_prompt(span).text_track) + len(span.written)
+        return min(known, span.stop)
 
-    def max_entries(self, sequence: Sequence) -> int:
+    def max_entries(self, span: Span) -> int:
         """Return the maximum number of frames, as if the whole text had been given at once."""
-        request, prompt = sequence.request, _prompt(sequence)
-        if sequence.input.is_open or not prompt.limits_frames:
+        request, prompt = span.request, _prompt(span)
+        if span.is_open or not prompt.limits_frames:
             return request.max_entries
-        num_text_ids = prompt.num_text_ids + len(sequence.input.written)
+        num_text_ids = prompt.num_text_ids + len(span.written)
         return min(request.max_entries, self._config.most_frames(num_text_ids))
 
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Return content keys of positions [start, stop): equal keys mean equal talker inputs.
+    def content_keys(self, span: Span) -> list[int]:
+        """Return content keys of positions: equal keys mean equal talker inputs.
 
         Raises:
             ValueError: The text of one of the positions is not written yet.
         """
-        prompt = _prompt(sequence)
-        length = prompt.num_positions
-        keys: list[int] = prompt.keys[start:stop].tolist()
-        first, end = max(start - length, 0), stop - length
-        if end > first:
-            beside = self._beside(sequence, first, end).tolist()
-            keys += map(frame_key, sequence.emitted[first:end], beside)
+        keys: list[int] = _prompt(span).keys[span.start : span.stop].tolist()
+        if span.stop_entry:
+            keys += map(frame_key, span.logged(), self._beside(span).tolist())
         return keys
 
     # -- a step ------------------------------------------------------------------------------
@@ -159,23 +154,18 @@ class Qwen3TTS:
         positions: list[tuple[int, ...]] = []
         rest = (NOTHING,) * (self._groups - 1)
         unknown = (UNKNOWN,) * self._groups
-        for sequence, start, stop in rows:
-            length = sequence.num_prompt
-            if start < length:
-                prompt = _prompt(sequence)
-                codec = prompt.codec[start : min(stop, length)]
+        for row in rows:
+            if row.start < row.num_prompt:
+                prompt = _prompt(row)
+                codec = prompt.codec[row.start : row.stop]
                 if codec.min() < NOTHING:
                     return None
-                beside = prompt.text[start : min(stop, length)].tolist()
+                beside = prompt.text[row.start : row.stop].tolist()
                 pairs = zip(codec.tolist(), beside, strict=True)
                 positions += [(code, *rest, text) for code, text in pairs]
-            emitted = sequence.emitted
             positions += [
-                (
-                    *(emitted[frame] if frame < len(emitted) else unknown),
-                    self._text_beside(sequence, frame),
-                )
-                for frame in range(max(start - length, 0), stop - length)
+                (*(row.entry(frame) or unknown), self._text_beside(row, frame))
+                for frame in range(row.first_entry, row.stop_entry)
             ]
         flat = np.fromiter(chain.from_iterable(positions), np.int64)
         return flat.reshape(len(positions), self.num_inputs)
@@ -198,36 +188,33 @@ class Qwen3TTS:
         return talker.predict_codes(ops, weights, config, hidden, first, pick)
 
     def _add(self, positions: Positions, row: Row) -> None:
-        sequence = row.sequence
-        prompt = _prompt(sequence)
-        length = prompt.num_positions
-        if row.start < length:
-            vector, clip = voice_of(self._ops, sequence)
-            positions.add_prompt(prompt, row.start, min(row.stop, length), vector, clip)
-        first, stop = max(row.start - length, 0), row.stop - length
-        if stop > first:
-            positions.add_frames(sequence.emitted[first:stop], self._beside(sequence, first, stop))
+        if row.start < row.num_prompt:
+            vector, clip = voice_of(self._ops, row)
+            stop = min(row.stop, row.num_prompt)
+            positions.add_prompt(_prompt(row), row.start, stop, vector, clip)
+        if row.stop_entry:
+            positions.add_frames(row.logged(), self._beside(row))
 
-    def _beside(self, sequence: Sequence, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return (stop - first,) text ids that are added to frames [first, stop) of the log."""
-        ids = [self._text_beside(sequence, frame) for frame in range(first, stop)]
-        return np.array(ids, np.int64)
+    def _beside(self, span: Span) -> npt.NDArray[np.int64]:
+        """Return (frames,) text ids that are added to the span's frames of the log."""
+        frames = range(span.first_entry, span.stop_entry)
+        return np.array([self._text_beside(span, frame) for frame in frames], np.int64)
 
-    def _text_beside(self, sequence: Sequence, frame: int) -> int:
+    def _text_beside(self, span: Span, frame: int) -> int:
         """Return the text id that is added to a frame of the log.
 
         Raises:
             ValueError: The text is not written yet.
         """
-        track, written = _prompt(sequence).text_track, sequence.input.written
+        track, written = _prompt(span).text_track, span.written
         place = frame - len(track)
         if place < 0:
             return int(track[frame])
         if place < len(written):
             return written[place]
-        if sequence.input.is_open:
+        if span.is_open:
             raise ValueError(f"frame {frame} needs text that is not written yet")
-        ends = sequence.request.open_input and place == len(written)  # a closed track has its own
+        ends = span.request.open_input and place == len(written)  # a closed track has its own
         return self._config.tts_eos_token_id if ends else self._pad[0]
 
 
@@ -268,7 +255,7 @@ def read_sizes(folder: Path) -> ModelSizes:
     )
 
 
-def _prompt(sequence: Sequence) -> SpeechPrompt:
-    prompt = sequence.request.prompt
+def _prompt(span: Span) -> SpeechPrompt:
+    prompt = span.request.prompt
     assert isinstance(prompt, SpeechPrompt)
     return prompt

@@ -14,7 +14,7 @@ from izwi.backends.torch.attention.slots import dequantize, quantize, stored_dty
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.errors import InvalidRequest
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import Row
+from izwi.model.step_batch import Row
 
 CPU = torch.device("cpu")
 SPEC = KVSpec(num_layers=3, num_kv_heads=2, head_dim=6)  # odd sizes on purpose
@@ -29,8 +29,8 @@ KINDS = [
 
 
 def row(pages: list[int], start: int, stop: int) -> Row:
-    sequence = SimpleNamespace(kv=SimpleNamespace(pages=pages))  # what a cache asks of it
-    return Row(cast(Any, sequence), start, stop)
+    # what a cache asks of it
+    return cast(Any, SimpleNamespace(pages=pages, start=start, stop=stop))
 
 
 def filled(dtype: torch.dtype, kv_dtype: str, num_pages: int = 6) -> PagedKV:

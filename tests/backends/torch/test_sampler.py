@@ -10,9 +10,11 @@ import torch
 from msgspec.structs import replace
 
 from izwi.backends.torch.sampler import Sampler, Suppressed, draw
+from izwi.model.step_batch import Row
 from izwi.request.request import SamplingParams
 from izwi.request.sequence import Sequence
 from tests.engine.toy import toy_request
+from tests.steps import next_draw
 
 VOCAB, STOP = 50, 49
 _BANNED = np.zeros(VOCAB, dtype=bool)
@@ -27,11 +29,11 @@ def transformers() -> Any:
     return transformers
 
 
-def sequence(emitted: list[int], sampling: SamplingParams) -> Sequence:
+def sequence(emitted: list[int], sampling: SamplingParams) -> Row:
     request = replace(toy_request("a", 3, seed=1, frames=99), sampling=sampling, stop_ids=(STOP,))
     made = Sequence(request, 0)
     made.emitted = [(token, 0) for token in emitted]
-    return made
+    return next_draw(made)
 
 
 def reference(logits: torch.Tensor, emitted: list[int], sampling: SamplingParams) -> torch.Tensor:
@@ -115,7 +117,7 @@ def test_log_probabilities_are_of_raw_logits_and_only_on_request() -> None:
     sampling = SamplingParams(0.9, 5, 0.9, 1.3)
     rows = [sequence([3, 17], sampling) for _ in range(4)]
     for row in (1, 2):
-        rows[row].request = replace(rows[row].request, logprobs=True)
+        rows[row] = replace(rows[row], request=replace(rows[row].request, logprobs=True))
     sampler = Sampler(rows, SUPPRESSED)
     assert sampler.logprobs() == {}
     ids = sampler.pick(logits, 0)
@@ -192,7 +194,7 @@ def test_top_logprobs_are_returned_with_the_drawn_entry() -> None:
     rows = [sequence([], SamplingParams()) for _ in range(3)]
     for row, most in ((0, 2), (2, 0)):
         request = replace(rows[row].request, logprobs=True, top_logprobs=most)
-        rows[row].request = request
+        rows[row] = replace(rows[row], request=request)
     sampler = Sampler(rows, None)
     ids = sampler.pick(logits, 0)
     likely = torch.log_softmax(logits, -1)
@@ -265,8 +267,7 @@ def test_noise_that_rounds_to_one_draws_the_last_id_that_is_left() -> None:
 def test_a_suppressed_stop_id_can_be_drawn_once_there_are_enough_entries() -> None:
     sampling = SamplingParams(repetition_penalty=1.3)
     rows = [sequence(emitted, sampling) for emitted in ([1], [1, 45])]
-    for row in rows:
-        row.request = replace(row.request, stop_ids=(45, STOP))
+    rows = [replace(row, request=replace(row.request, stop_ids=(45, STOP))) for row in rows]
     logits = torch.ones(2, VOCAB)
     processed = Sampler(rows, SUPPRESSED).process(logits)
     assert processed[0, [45, STOP, 44]].tolist() == [-torch.inf] * 3

@@ -11,10 +11,12 @@ import torch
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
 from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
-from izwi.model.protocol import UNKNOWN, Row
+from izwi.model.protocol import UNKNOWN
 from izwi.request.request import Request, SamplingParams
 from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of
 from tests.engine.toy import ToyPrompt
+from tests.steps import draws
 
 VOCABULARY = 100
 CPU = torch.device("cpu")
@@ -105,7 +107,7 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
         for one in batch:
             one.emitted += [(rng.randrange(VOCABULARY), 0)] * rng.choice([0, 1, 1, 1, 2])
             one.pending.entries = rng.randint(0, 1)  # drawn by a step in flight
-        staged.stage_sampling(batch)
+        staged.stage_sampling(draws(batch))
         staged.send()
         sampling, count = staged.sampling, len(batch)
         steps = [one.num_entries for one in batch]
@@ -126,8 +128,8 @@ def test_places_without_a_row_have_ids_that_can_be_looked_up() -> None:
     one = sequence(0, 1.0, 0)
     one.kv.pages = [0]
     unknown = np.full((2, 2), UNKNOWN)
-    staged.stage_rows(unknown, [Row(one, 0, 2)])
-    staged.stage_rows(unknown[:1], [Row(one, 0, 1)])
+    staged.stage_rows(unknown, [row_of(one, 0, 2)])
+    staged.stage_rows(unknown[:1], [row_of(one, 0, 1)])
     staged.send()
     assert staged.inputs.tolist() == [[UNKNOWN, UNKNOWN], [0, 0], [0, 0], [0, 0]]
 
@@ -137,7 +139,7 @@ def test_inputs_come_from_elsewhere_where_rows_are_embedded() -> None:
     one = sequence(0, 1.0, 0)
     one.kv.pages = [0]
     for inputs in (None, np.array([[5]]), None):
-        staged.stage_rows(inputs, [Row(one, 0, 1)])
+        staged.stage_rows(inputs, [row_of(one, 0, 1)])
         staged.send()
         assert staged.embedded.tolist() == [inputs is None]
 
@@ -171,7 +173,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
     ]
     for batch in ([0, 1], [2], [1, 0], [2, 1], [0]):
         drawn = [crowd[number] for number in batch]
-        staged.stage_sampling(drawn)
+        staged.stage_sampling(draws(drawn))
         staged.send()
         sampling = staged.sampling
         stop_ids = [[found for found in row if found != -1] for row in sampling.stop_ids.tolist()]
@@ -199,11 +201,11 @@ def test_rows_keep_the_places_that_they_had(seed: int) -> None:
     before: list[Sequence] = []
     for _ in range(40):
         batch = rng.sample(crowd, rng.randint(1, 8))
-        rows = [Row(one, 3, 4) for one in batch]
-        placed = [row.sequence for row in staged.in_place(rows)]
+        rows = [row_of(one, 3, 4) for one in batch]
+        placed = [crowd[row.key] for row in staged.in_place(rows)]
         assert sorted(one.arrival for one in placed) == sorted(one.arrival for one in batch)
         for place, one in enumerate(before[: len(batch)]):
             if any(one is other for other in batch):
                 assert placed[place] is one
-        staged.stage_sampling(placed)
+        staged.stage_sampling(draws(placed))
         before = placed

@@ -190,9 +190,9 @@ def test_launched_graphs_were_captured_at_warm_up() -> None:
             ):
                 request = toy_request("r", 5, 1, 6, model=name, logprobs=logprobs)
                 request = replace(request, sampling=sampling)
-                sequences = [Sequence(request, number) for number in range(size)]
-                batch.staged.stage_sampling(sequences)
-                variant = decodes._variant(batch, sequences, few_keys)
+                rows = draws(Sequence(request, number) for number in range(size))
+                batch.staged.stage_sampling(rows)
+                variant = decodes._variant(batch, rows, few_keys)
                 assert variant in batch.graphs
                 assert variant._replace(few_keys=True) in draws.graphs
 
@@ -205,8 +205,8 @@ class ToyCloning(ToySpeech):
     def peak_values(self, frames: int) -> int:
         return 8 * self.frame_samples * frames
 
-    def warm_codes(self, sequence: Any) -> torch.Tensor:
-        frames = 9 * sequence.request.prompt.num_positions
+    def warm_codes(self, span: Any) -> torch.Tensor:
+        frames = 9 * span.request.prompt.num_positions
         shape = frames, self.num_codebooks
         return torch.arange(math.prod(shape), device=self.ops.device).reshape(shape) % 11
 

@@ -17,6 +17,7 @@ from izwi.request.request import Request, SamplingParams
 from izwi.request.sequence import Sequence
 from izwi.sampling.noise import uniforms
 from tests.ops.devices import DEVICE, normal
+from tests.steps import draws
 
 VOCABULARY = 90
 CPU = torch.device("cpu")
@@ -112,7 +113,7 @@ def check(
     vocabulary = logits.shape[1]
     sequences = sequences_of(params, vocabulary)
     rows = rows_of(sequences, banned, vocabulary)
-    sampler = Sampler(sequences, Suppressed.on(CPU, banned))
+    sampler = Sampler(draws(sequences), Suppressed.on(CPU, banned))
     expected = sampler.pick(logits.cpu(), codebook)
     found = triton_sampling.draw(logits, rows, codebook, few_candidates)
     assert found.dtype == torch.int64

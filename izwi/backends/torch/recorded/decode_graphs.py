@@ -22,8 +22,8 @@ from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.backends.torch.triton.sampling import RowSampling, draw, log_probabilities, take_last
 from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.cache.pages import pages_for
-from izwi.model.protocol import Model, RecordableModel, Row
-from izwi.request.sequence import Sequence
+from izwi.model.protocol import Model, RecordableModel
+from izwi.model.step_batch import Row, StepBatch
 
 # Batch sizes. Other sizes are padded to the next larger one.
 DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -71,11 +71,11 @@ class Part(NamedTuple):
     """Part of a step's results.
 
     Attributes:
-        sequences: The sequences of the entries.
-        copy: Copy of the entries, (sequences, codebooks) int64, and of their log probabilities.
+        draws: The rows of the entries.
+        copy: Copy of the entries, (rows, codebooks) int64, and of their log probabilities.
     """
 
-    sequences: Seq[Sequence]
+    draws: Seq[Row]
     copy: HostCopy
 
 
@@ -145,16 +145,17 @@ class DecodeGraphs:
         shape = 2 * self._half, self._track.num_codebooks
         self._last = torch.zeros(shape, dtype=torch.int64, device=self._device)
         self._logprobs = torch.zeros(shape[0], device=self._device)  # of their first ids
-        self._places: dict[int, int] = {}  # there, by arrival
+        self._places: dict[int, int] = {}  # there, by `Row.key`
         self._drawn_now: dict[int, int] = {}
 
     def begin_step(self) -> None:
         """Start a step: `decode` reads the entries sampled since the last call as inputs."""
         self._places, self._drawn_now = self._drawn_now, {}
 
-    def takes(self, rows: Seq[Row]) -> bool:
+    def takes(self, batch: StepBatch) -> bool:
         """Return whether these rows can be run, and their next entries sampled, with graphs."""
-        asking = any(row.emits and row.sequence.request.logprobs for row in rows)
+        rows = batch.rows
+        asking = any(row.emits and row.request.logprobs for row in rows)
         fitting_keys = max((row.stop for row in rows), default=0) <= self._max_keys
         return fitting_keys and (self._can_tell or not asking)
 
@@ -174,67 +175,60 @@ class DecodeGraphs:
             One part: entries of all rows, (rows, codebooks) int64, and log probabilities of the
             rows that request them, (rows,) float32 or as `reported_logprobs`.
         """
-        sequences = [row.sequence for row in rows]
         # copied before another graph runs, whose memory may lie where this one's result does
-        return [Part(sequences, HostCopy(self._decoded(inputs, rows, sequences)))]
+        return [Part(rows, HostCopy(self._decoded(inputs, rows)))]
 
-    def _decoded(
-        self, inputs: npt.NDArray[np.int64], rows: Seq[Row], sequences: Seq[Sequence]
-    ) -> list[Tensor]:
+    def _decoded(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Tensor]:
         batch = self._batch(self._decodes, len(rows))
         batch.staged.stage_rows(inputs, rows)
-        batch.staged.stage_sampling(sequences)
+        batch.staged.stage_sampling(rows)
         places = self._places
-        batch.staged.stage_sources(
-            [places[s.arrival] if s.pending.entries else -1 for s in sequences]
-        )
+        batch.staged.stage_sources([places[row.key] if row.is_ahead else -1 for row in rows])
         batch.staged.send()
-        self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
+        self._drawn_now.update({row.key: place for place, row in enumerate(rows)})
         few_keys = has_few_keys(rows)
-        if self._draws_apart(sequences):
+        if self._draws_apart(rows):
             graph, hidden = self._decode_graph(batch, self._states_alone)
             graph.replay()
-            return self._drawn_apart(batch, hidden, sequences, 0)
-        graph, out = self._decode_graph(batch, self._variant(batch, sequences, few_keys))
+            return self._drawn_apart(batch, hidden, rows, 0)
+        graph, out = self._decode_graph(batch, self._variant(batch, rows, few_keys))
         graph.replay()
-        return self._results(out, 0, sequences)
+        return self._results(out, 0, rows)
 
-    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Part]:
+    def draw(self, hidden: Tensor, draws: Seq[Row]) -> list[Part]:
         """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
-        return [Part(sequences, HostCopy(self._drawn_from(hidden, sequences)))]
+        return [Part(draws, HostCopy(self._drawn_from(hidden, draws)))]
 
-    def _drawn_from(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Tensor]:
-        batch = self._batch(self._draws, len(sequences))
-        batch.staged.stage_sampling(sequences)
+    def _drawn_from(self, hidden: Tensor, draws: Seq[Row]) -> list[Tensor]:
+        batch = self._batch(self._draws, len(draws))
+        batch.staged.stage_sampling(draws)
         batch.staged.send()
-        self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
-        if self._draws_apart(sequences):
+        self._drawn_now.update((row.key, p) for p, row in enumerate(draws, self._half))
+        if self._draws_apart(draws):
             padded = hidden.new_zeros((batch.staged.size, hidden.shape[1]))
-            padded[: len(sequences)] = hidden
-            return self._drawn_apart(batch, padded, sequences, self._half)
-        graph, out = self._draw_graph(batch, self._variant(batch, sequences, True), hidden)
+            padded[: len(draws)] = hidden
+            return self._drawn_apart(batch, padded, draws, self._half)
+        graph, out = self._draw_graph(batch, self._variant(batch, draws, True), hidden)
         assert batch.hidden is not None
-        batch.hidden[: len(sequences)].copy_(hidden)
+        batch.hidden[: len(draws)].copy_(hidden)
         graph.replay()
-        return self._results(out, self._half, sequences)
+        return self._results(out, self._half, draws)
 
-    def _draws_apart(self, sequences: Seq[Sequence]) -> bool:
+    def _draws_apart(self, draws: Seq[Row]) -> bool:
         """Return whether sampling runs without a graph, because a row needs adjustments."""
-        return any(
-            sequence.request.adjusts(0) or sequence.request.top_logprobs for sequence in sequences
-        )
+        return any(row.request.adjusts(0) or row.request.top_logprobs for row in draws)
 
     def _drawn_apart(
-        self, batch: _Batch, hidden: Tensor, sequences: Seq[Sequence], start: int
+        self, batch: _Batch, hidden: Tensor, draws: Seq[Row], start: int
     ) -> list[Tensor]:
         """Sample from states without a graph, but with the kernels of the recorded steps.
 
         The batch has the same size as in a recorded step, so that other rows get the same logits.
         """
         suppressed = None if self._suppressed is None else self._suppressed.ids
-        adjustments = Adjustments(sequences, suppressed)
-        asking = any(sequence.request.logprobs for sequence in sequences)
-        most = max(sequence.request.top_logprobs for sequence in sequences)
+        adjustments = Adjustments(draws, suppressed)
+        asking = any(row.request.logprobs for row in draws)
+        most = max(row.request.top_logprobs for row in draws)
         reported: list[Tensor] = []
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
@@ -247,21 +241,21 @@ class DecodeGraphs:
                 reported.append(reported_logprobs(logits, ids, most))
             return ids
 
-        count = len(sequences)
+        count = len(draws)
         entries: Tensor = self._model.draw(hidden, pick)
         self._last[start : start + count].copy_(entries[:count])
         return [entries[:count], *(values[:count] for values in reported)]
 
-    def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
-        count = len(sequences)
-        if any(sequence.request.logprobs for sequence in sequences):
+    def _results(self, entries: Tensor, start: int, draws: Seq[Row]) -> list[Tensor]:
+        count = len(draws)
+        if any(row.request.logprobs for row in draws):
             return [entries[:count], self._logprobs[start : start + count]]
         return [entries[:count]]
 
-    def _variant(self, batch: _Batch, sequences: Seq[Sequence], few_keys: bool) -> Variant:
+    def _variant(self, batch: _Batch, draws: Seq[Row], few_keys: bool) -> Variant:
         """Return the recorded variant that does what the rows need, and the least beyond that."""
         few_candidates = batch.staged.few_candidates
-        tells = any(sequence.request.logprobs for sequence in sequences)
+        tells = any(row.request.logprobs for row in draws)
         if few_candidates and not tells:
             return Variant(few_keys or self._max_keys <= FEW_KEYS)
         # rare: recorded for any length, and for both where text is drawn from long lists

@@ -29,17 +29,10 @@ from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.triton.attention_decode import takes_heads
 from izwi.config import EngineConfig
 from izwi.model.encoders import EncodesPadded
-from izwi.model.protocol import (
-    Model,
-    Recordable,
-    RecordableModel,
-    RecordableTracks,
-    Row,
-    last_positions,
-)
+from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
-from izwi.request.sequence import Sequence
 from izwi.sampling.logprobs import Logprobs, logprobs_of
 
 # What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
@@ -158,11 +151,13 @@ class Graphs:
         assert self.encoders is not None
         return self.encoders.encode(pieces)
 
-    def takes(self, rows: Seq[Row]) -> bool:
-        """Return whether these rows can be run with graphs."""
-        return self.decodes is not None and self.decodes.takes(rows)
+    def takes(self, batch: StepBatch) -> bool:
+        """Return whether these rows can be run with graphs; each may draw one entry."""
+        if self.decodes is None or max(batch.counts, default=0) > 1:
+            return False
+        return self.decodes.takes(batch)
 
-    def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
+    def launch(self, batch: StepBatch) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
         """Launch the rows.
 
         Prompts run separately, because they would slow down every decode. Only their last positions
@@ -178,21 +173,19 @@ class Graphs:
         self.decodes.begin_step()
         decodes: list[Row] = []
         prompts: list[Row] = []
-        for row in rows:
+        for row in batch.rows:
             (decodes if row.decodes else prompts).append(row)
-        last = [Row(row.sequence, row.stop - 1, row.stop) for row in prompts if row.emits]
+        last = [row.part(row.stop - 1, row.stop) for row in prompts if row.emits]
         together = self.decodes.in_place([*decodes, *last]) if decodes else []
         inputs = self.recordable.inputs(together) if together else None
         if inputs is None:
             parts = self._drawn_apart(decodes, prompts)
         else:
-            before = [row._replace(stop=row.stop - row.emits) for row in prompts]
+            before = [row.part(row.start, row.stop - row.emits) for row in prompts]
             if before := [row for row in before if row.stop > row.start]:
                 self._run(before)
             parts = self.decodes.decode(inputs, together)
-        silent = {row.sequence.arrival for row in prompts if not row.emits}
-        emitting = [row.sequence for row in rows if row.sequence.arrival not in silent]
-        return InFlight(partial(_in_order, parts, emitting), [part.copy for part in parts])
+        return InFlight(partial(_in_order, parts, batch.draws), [part.copy for part in parts])
 
     def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
         """Sample for decodes, then for prompts."""
@@ -206,8 +199,8 @@ class Graphs:
         hidden = self._run(prompts)
         ready = [row for row in prompts if row.emits]
         if ready:
-            hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
-            parts += self.decodes.draw(hidden, [row.sequence for row in ready])
+            hidden = self.ops.take(hidden, self.ops.array(places_drawn(prompts)))
+            parts += self.decodes.draw(hidden, ready)
         return parts
 
     def _run(self, rows: Seq[Row]) -> Tensor:
@@ -232,22 +225,20 @@ class Graphs:
         return self.codec.vocode(chunks, rows)
 
 
-def _in_order(
-    parts: Seq[Part], emitting: Seq[Sequence]
-) -> tuple[list[list[int]], dict[int, Logprobs]]:
+def _in_order(parts: Seq[Part], emitting: Seq[Row]) -> tuple[list[list[int]], dict[int, Logprobs]]:
     """Wait for the entries of all parts, and sort them by row; see `Graphs.launch`."""
     entries: dict[int, list[int]] = {}
     likely: dict[int, float | list[float]] = {}
-    for sequences, copy in parts:
-        arrivals = [sequence.arrival for sequence in sequences]
+    for rows, copy in parts:
+        keys = [row.key for row in rows]
         drawn, *logprobs = copy.wait()
-        entries.update(zip(arrivals, drawn.tolist(), strict=True))
+        entries.update(zip(keys, drawn.tolist(), strict=True))
         for found in logprobs:
-            likely.update(zip(arrivals, found.tolist(), strict=True))
-    asking = (n for n, sequence in enumerate(emitting) if sequence.request.logprobs)
+            likely.update(zip(keys, found.tolist(), strict=True))
+    asking = ((n, row) for n, row in enumerate(emitting) if row.request.logprobs)
     return (
-        [entries[sequence.arrival] for sequence in emitting],
-        {n: logprobs_of(emitting[n], likely[emitting[n].arrival]) for n in asking},
+        [entries[row.key] for row in emitting],
+        {n: logprobs_of(row.request, likely[row.key]) for n, row in asking},
     )
 
 

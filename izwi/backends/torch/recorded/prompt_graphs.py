@@ -12,7 +12,8 @@ from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.recorded.decode_graphs import most_pages, paged_context
 from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded
 from izwi.backends.torch.recorded.staging import StagedPositions
-from izwi.model.protocol import RecordableModel, Row
+from izwi.model.protocol import RecordableModel
+from izwi.model.step_batch import Row
 
 # Numbers of positions. Without a graph, launches dominate the time of a prompt of any length here.
 _SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.model.protocol import Row
+from izwi.model.step_batch import Row
 from izwi.request.request import Request, TrackParams
-from izwi.request.sequence import Sequence
 from izwi.sampling.emitted import is_greedy, seen_ids
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
@@ -138,7 +137,7 @@ class StagedPositions:
         if inputs is not None:
             self.host["inputs"][: len(inputs)] = inputs
             self.host["inputs"][len(inputs) :] = 0  # valid ids, since they may be embedded
-        self.stage_runs([(row.start, row.stop, row.sequence.kv.pages) for row in rows])
+        self.stage_runs([(row.start, row.stop, row.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
         """Fill in rows; `send` copies them.
@@ -245,7 +244,7 @@ class StagedRows(StagedPositions):
         }
         super().__init__(size, num_inputs, max_pages, device, fields)
         self._vocabulary, self._track = track.vocabulary, track.number
-        self._drawn: list[Sequence] = []
+        self._drawn: list[Row] = []  # as staged last
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
         self._num_seen, self._min_entries = np.zeros((2, size), dtype=np.int64)
@@ -276,8 +275,8 @@ class StagedRows(StagedPositions):
 
         Most inputs of sampling are then in place already.
         """
-        pending = {row.sequence.arrival: row for row in rows}
-        kept = [pending.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
+        pending = {row.key: row for row in rows}
+        kept = [pending.pop(row.key, None) for row in self._drawn[: len(rows)]]
         rest = iter(pending.values())
         return [row or next(rest) for row in kept] + list(rest)
 
@@ -287,25 +286,26 @@ class StagedRows(StagedPositions):
         self.host["source"][: len(places)] = places
         self.host["source"][len(places) :] = -1
 
-    def stage_sampling(self, sequences: Seq[Sequence]) -> None:
+    def stage_sampling(self, draws: Seq[Row]) -> None:
         """Fill in the inputs of sampling; `send` copies them.
 
         `seen` has the entries that the host knows; an entry in flight is added on the device.
         """
-        views, count = self.host, len(sequences)
+        views, count = self.host, len(draws)
         self._buffer.wait()
-        known = np.array([len(sequence.emitted) for sequence in sequences])
-        steps = known + [sequence.pending.entries for sequence in sequences]
+        known = np.array([row.num_known for row in draws])
+        steps = np.array([row.step for row in draws])
         before = self._drawn
-        pairs = enumerate(zip(before, sequences, strict=False))
-        changed = [place for place, (old, new) in pairs if old is not new]
+        pairs = enumerate(zip(before, draws, strict=False))
+        # each log is one list, which grows
+        changed = [place for place, (old, new) in pairs if old.entries is not new.entries]
         changed += range(len(before), count)
-        self._drawn, self._num_staged = [*sequences, *before[count:]], count
+        self._drawn, self._num_staged = [*draws, *before[count:]], count
         if changed:
-            self._stage_requests([sequences[place].request for place in changed], changed)
+            self._stage_requests([draws[place].request for place in changed], changed)
         views["step"][:count] = steps
         views["stop_allowed"][:count] = steps >= self._min_entries[:count]
-        self._stage_seen(sequences, known)
+        self._stage_seen(draws, known)
 
     @property
     def few_candidates(self) -> bool:
@@ -339,20 +339,21 @@ class StagedRows(StagedPositions):
         adjusted = [place for place, request in pairs if request.adjusts(self._track)]
         views["first.penalty"][adjusted] = 1.0  # they were penalised before
 
-    def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
+    def _stage_seen(self, draws: Seq[Row], known: npt.NDArray[np.int64]) -> None:
         """Fill in the ids emitted in codebook 0, one bit each; bits are only ever added."""
         bits = self.host["seen"]
-        count = len(sequences)
+        count = len(draws)
         if not self._penalised[:count].any():  # they are not used
             self._num_seen[:count] = known
             return
         missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
         self._num_seen[:count] = known
         grown = np.flatnonzero(missing == 1).tolist()
-        new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
+        last = [draws[place].entries[known[place] - 1] for place in grown]
+        new = np.array([entry[0] for entry in last], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]
         for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
-            packed = np.packbits(seen_ids(sequences[place], self._vocabulary), bitorder="little")
+            packed = np.packbits(seen_ids(draws[place], self._vocabulary), bitorder="little")
             padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
             padded[: len(packed)] = packed
             bits[place] = padded.view(np.int32)

@@ -31,8 +31,8 @@ from izwi.backends.torch.recorded.staging import DrawnTrack, StagedRows
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
 from izwi.backends.torch.triton.sampling import take_last
-from izwi.model.protocol import Model, RecordableTracks, Row
-from izwi.request.sequence import Sequence
+from izwi.model.protocol import Model, RecordableTracks
+from izwi.model.step_batch import Row, StepBatch
 
 # Up to this many rows, decoder and sampling are one graph if all rows are on one track. More rows
 # rarely are, and the second launch is a smaller part of the step.
@@ -102,19 +102,20 @@ class TrackedDecodeGraphs:
         self._last = torch.full(shape, -1, dtype=torch.int64, device=self._device)
         for track, _ in enumerate(model.tracks):
             self._entries(track, self._most).zero_()  # valid ids
-        self._places: dict[int, int] = {}  # there, by arrival
+        self._places: dict[int, int] = {}  # there, by `Row.key`
         self._drawn_now: dict[int, int] = {}
 
     def begin_step(self) -> None:
         """Start a step: `decode` reads the entries sampled since the last call as inputs."""
         self._places, self._drawn_now = self._drawn_now, {}
 
-    def takes(self, rows: Seq[Row]) -> bool:
+    def takes(self, batch: StepBatch) -> bool:
         """Return whether these rows can be run, and their next entries sampled, with graphs.
 
         Log probabilities and penalties are not recorded, because few requests use them.
         """
-        if any(row.emits and _asks_more(row.sequence) for row in rows):
+        rows = batch.rows
+        if any(row.emits and _asks_more(row) for row in rows):
             return False
         ready = [row for row in rows if row.emits and not row.decodes]
         if not ready or not any(row.decodes for row in rows):
@@ -145,39 +146,39 @@ class TrackedDecodeGraphs:
         batch = self._rows(len(rows))
         staged, places = batch.staged, self._places
         staged.stage_rows(inputs, rows)
-        staged.stage_sources([places[s.arrival] if s.pending.entries else -1 for s, _, _ in rows])
+        staged.stage_sources([places[row.key] if row.is_ahead else -1 for row in rows])
         staged.send()
         few_keys = has_few_keys(rows)
-        groups: list[tuple[int, list[Sequence]]] = []
+        groups: list[tuple[int, list[Row]]] = []
         for track, group in groupby(rows, _track_of):
-            groups.append((track, [row.sequence for row in group]))
+            groups.append((track, list(group)))
             self._stage(*groups[-1])
         if len(groups) == 1 and staged.size <= _ONE_GRAPH_ROWS:
-            track, sequences = groups[0]
-            if self._drawing(track, len(sequences)).staged.few_candidates:
+            track, draws = groups[0]
+            if self._drawing(track, len(draws)).staged.few_candidates:
                 graph, entries = self._decode_graph(batch, few_keys, track)
                 graph.replay()
-                return [_part(sequences, entries)]
+                return [_part(draws, entries)]
         graph, hidden = self._decode_graph(batch, few_keys, None)
         graph.replay()
         # before a draw runs, whose memory may lie where the states do
         done = 0
-        for track, sequences in groups:
-            self._take_states(track, hidden[done : done + len(sequences)])
-            done += len(sequences)
-        return [self._draw(track, sequences) for track, sequences in groups]
+        for track, draws in groups:
+            self._take_states(track, hidden[done : done + len(draws)])
+            done += len(draws)
+        return [self._draw(track, draws) for track, draws in groups]
 
-    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Part]:
+    def draw(self, hidden: Tensor, draws: Seq[Row]) -> list[Part]:
         """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
         members: dict[int, list[int]] = {}
-        for place, sequence in enumerate(sequences):
-            members.setdefault(_next_track(sequence), []).append(place)
+        for place, row in enumerate(draws):
+            members.setdefault(row.track, []).append(place)
         if len(members) > 1:
             places = torch.tensor([place for group in members.values() for place in group])
             hidden = hidden[to_device(places, self._device)]
         parts, done = [], 0
         for track, group in members.items():
-            mine = [sequences[place] for place in group]
+            mine = [draws[place] for place in group]
             self._stage(track, mine)
             self._take_states(track, hidden[done : done + len(mine)])
             done += len(mine)
@@ -202,13 +203,13 @@ class TrackedDecodeGraphs:
                     self._decode_graph(batch, few_keys, on)
 
     # -- staging -----------------------------------------------------------------------------
-    def _stage(self, track: int, sequences: Seq[Sequence]) -> None:
+    def _stage(self, track: int, rows: Seq[Row]) -> None:
         """Send the inputs of sampling on a track, and record where its entries will be."""
-        staged = self._drawing(track, len(sequences)).staged
-        staged.stage_sampling(sequences)
+        staged = self._drawing(track, len(rows)).staged
+        staged.stage_sampling(rows)
         staged.send()
         first = track * self._most
-        self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, first))
+        self._drawn_now.update((row.key, p) for p, row in enumerate(rows, first))
 
     def _take_states(self, track: int, hidden: Tensor) -> None:
         draws = self._drawing(track, len(hidden))
@@ -220,11 +221,11 @@ class TrackedDecodeGraphs:
             draws.hidden = like.new_zeros((draws.staged.size, like.shape[1]))
         return draws.hidden
 
-    def _draw(self, track: int, sequences: Seq[Sequence]) -> Part:
-        draws = self._drawing(track, len(sequences))
+    def _draw(self, track: int, rows: Seq[Row]) -> Part:
+        draws = self._drawing(track, len(rows))
         graph, entries = self._draw_graph(track, draws, draws.staged.few_candidates)
         graph.replay()
-        return _part(sequences, entries)
+        return _part(rows, entries)
 
     # -- recorded work -----------------------------------------------------------------------
     def _rows(self, count: int) -> _Rows:
@@ -306,28 +307,23 @@ class TrackedDecodeGraphs:
         return self._last[first : first + count, column : column + codebooks]
 
 
-def _part(sequences: Seq[Sequence], entries: Tensor) -> Part:
+def _part(rows: Seq[Row], entries: Tensor) -> Part:
     # copied before another graph runs, whose memory may lie where this one's result does
-    return Part(sequences, HostCopy([entries[: len(sequences)]]))
-
-
-def _next_track(sequence: Sequence) -> int:
-    assert sequence.tracks is not None
-    return sequence.tracks.next
+    return Part(rows, HostCopy([entries[: len(rows)]]))
 
 
 def _track_of(row: Row) -> int:
-    return _next_track(row.sequence)
+    return row.track
 
 
 def _last(row: Row) -> Row:
-    return row._replace(start=row.stop - 1)
+    return row.part(row.stop - 1, row.stop)
 
 
-def _asks_more(sequence: Sequence) -> bool:
+def _asks_more(row: Row) -> bool:
     """Return whether a request uses options that are not recorded."""
-    request = sequence.request
-    if request.logprobs or sequence.drawing.adjusts:
+    request = row.request
+    if request.logprobs or row.adjusts:
         return True
     every = (request.params(track).sampling for track in range(1 + len(request.other_tracks)))
     return any(params.repetition_penalty != 1.0 for params in every)

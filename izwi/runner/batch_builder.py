@@ -1,0 +1,68 @@
+"""Build the batch of a step from its sequences: the one module that reads them for a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from izwi.model.step_batch import Row, Span, StepBatch
+from izwi.request.sequence import Sequence
+from izwi.scheduler.work import PlannedRow
+
+
+def span_of(sequence: Sequence, start: int, stop: int) -> Span:
+    """Return positions [start, stop) of a sequence's prompt and log, for its model to read."""
+    emitted, source = sequence.emitted, sequence.input
+    return Span(
+        sequence.request,
+        sequence.num_prompt,
+        start,
+        stop,
+        emitted,
+        len(emitted),
+        source.written,
+        source.is_open,
+        tuple(sequence.encoded),
+    )
+
+
+def row_of(sequence: Sequence, start: int, stop: int) -> Row:
+    """Return a sequence's row for positions [start, stop).
+
+    Raises:
+        InvalidRequest: Its grammar cannot be compiled, or exceeds a limit.
+    """
+    emitted, source, drawing = sequence.emitted, sequence.input, sequence.drawing
+    num_prompt, num_known, tracks = sequence.num_prompt, len(emitted), sequence.tracks
+    num_entries = num_known + sequence.pending.entries
+    drawn: tuple[int, ...] = ()
+    if sequence.output_positions:
+        drawn = sequence.drawn_before(stop)
+    elif stop == num_prompt + num_entries:
+        drawn = (stop - 1,)
+    grammar, track = drawing.grammar, sequence.next_track if drawn else 0
+    # by position, since this runs for every row of every step
+    return Row(
+        sequence.request,
+        num_prompt,
+        start,
+        stop,
+        emitted,
+        num_known,
+        source.written,
+        source.is_open,
+        tuple(sequence.encoded) if start < num_prompt else (),
+        sequence.arrival,
+        tracks.of,
+        sequence.kv.pages,
+        num_entries,
+        drawn,
+        track,
+        drawing.adjusts,
+        grammar.follow(emitted) if grammar is not None and drawn and track == 0 else None,
+        drawing.memo,
+    )
+
+
+def batch_of(rows: Iterable[PlannedRow]) -> StepBatch:
+    """Return the batch of a step. Raises InvalidRequest as `row_of`."""
+    return StepBatch(tuple([row_of(*row) for row in rows]))

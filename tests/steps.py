@@ -1,0 +1,27 @@
+"""Rows and batches of sequences, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from izwi.model.step_batch import Row, Span, StepBatch
+from izwi.request.sequence import Sequence
+from izwi.runner.batch_builder import row_of, span_of
+
+
+def batch(*rows: Row) -> StepBatch:
+    return StepBatch(rows)
+
+
+def next_draw(sequence: Sequence) -> Row:
+    """The row of the last position, from which the next entry is drawn."""
+    return row_of(sequence, sequence.num_positions - 1, sequence.num_positions)
+
+
+def draws(sequences: Iterable[Sequence]) -> list[Row]:
+    return [next_draw(sequence) for sequence in sequences]
+
+
+def whole_span(sequence: Sequence) -> Span:
+    """All positions of prompt and log."""
+    return span_of(sequence, 0, sequence.num_positions)
