@@ -20,10 +20,13 @@ from izwi.request.request import Reason
 from izwi.sampling import grammars
 from izwi.sandbox import grammar_check
 from izwi_models.qwen3_chat import FAMILY
+from izwi_models.qwen3_chat.prompt import ChatPrompt
+from tests.engine.follower import PAGE, follow, messages_of_steps, runner_of
 from tests.models.loading import load_checkpoint
 from tests.models.tiny_chat import write_tiny_chat
 
 BACKEND = torch_backend("cpu")
+SAID = ChatMessage(Role.USER, "tell me")
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "string", "maxLength": 20}, "b": {"type": "boolean"}},
@@ -42,7 +45,7 @@ def model(tmp_path_factory):
 
 def request(model, name="r", seed=3, **more):
     ask = ChatInput(
-        (ChatMessage(Role.USER, "tell me"),),
+        (SAID,),
         temperature=1.0,
         top_k=0,
         top_p=1.0,
@@ -95,6 +98,19 @@ def test_another_engine_goes_on_from_the_log(model, undisturbed, known):
     log = Log(np.array(undisturbed[:known], np.int64).reshape(-1, 1))
     engine.submit(request(model), log)
     assert run(engine)[0]["r"] == undisturbed[known:]
+
+
+def test_a_step_sent_elsewhere_has_the_masks(model):
+    """Who runs it has no grammar to follow."""
+    with messages_of_steps() as steps:
+        engine = engine_of(model, page_size=PAGE)
+        engine.submit(request(model))
+        engine.submit(request(model, "other", seed=8))
+        run(engine)
+    follower = runner_of(model.model, EngineConfig(kv_bytes=1 << 22, page_size=PAGE))
+    found = follow(follower, ChatPrompt, [frames for frames, _ in steps])
+    assert found == [drawn for _, drawn in steps]
+    assert len(found) > 20
 
 
 def test_a_pause_changes_nothing(model, undisturbed):
