@@ -248,6 +248,17 @@ def test_what_changes_nothing_is_taken(create):
     assert create(messages=[user(TEXT)], audio=PCM, **SHORT, **more).choices[0].message.audio.data
 
 
+def test_a_refusal_is_what_was_said(create):
+    def num_read(**said):
+        messages = [user(TEXT), {"role": "assistant", **said}, user(TEXT)]
+        return create(messages=messages, audio=PCM, **SHORT).usage.prompt_tokens
+
+    parts = [{"type": "refusal", "refusal": "No."}]
+    text = num_read(content="No.")
+    assert num_read(content=parts) == num_read(content=None, refusal="No.") == text
+    assert num_read(content="No. Never.") > text
+
+
 def test_many_turns_are_answered_or_refused(create):
     roles = ("user", "assistant")
     turns = [{"role": roles[n % 2], "content": "hm"} for n in range(101)]
