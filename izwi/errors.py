@@ -2,6 +2,9 @@
 
 IzwiError                      internal_error
 ├── InvalidRequest             invalid_request      (param names the field)
+│   ├── InvalidValue           invalid_value
+│   ├── MissingParameter       missing_required_parameter
+│   ├── UnsupportedParameter   unsupported_parameter
 │   ├── InvalidAudio           invalid_audio
 │   │   └── AudioTooShort      audio_too_short
 │   ├── DoesNotFit             model_too_large
@@ -45,6 +48,24 @@ class InvalidRequest(IzwiError):
     def __init__(self, message: str, *, param: str | None = None):
         super().__init__(message)
         self.param = param
+
+
+class InvalidValue(InvalidRequest):
+    """A field has a value that its schema allows, but not what else is requested."""
+
+    code = "invalid_value"
+
+
+class MissingParameter(InvalidRequest):
+    """A field that its schema does not require is required by what else is requested."""
+
+    code = "missing_required_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field has no effect on what is requested, whatever its value."""
+
+    code = "unsupported_parameter"
 
 
 class InvalidAudio(InvalidRequest):

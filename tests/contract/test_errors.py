@@ -91,6 +91,9 @@ def test_every_error_has_one_status_and_a_code_of_its_own() -> None:
 def test_statuses_that_clients_rely_on() -> None:
     expected = {
         "InvalidRequest": 400,
+        "InvalidValue": 400,
+        "MissingParameter": 400,
+        "UnsupportedParameter": 400,
         "InvalidAudio": 400,
         "DoesNotFit": 400,
         "AudioTooShort": 400,

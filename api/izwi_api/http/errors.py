@@ -139,9 +139,14 @@ def _place(location: Sequence[object]) -> str | None:
     if not location:
         return None
     first, *rest = location
-    indices = "".join(f"[{part}]" for part in rest if isinstance(part, int))
-    key = f".{rest[-1]}" if rest and isinstance(rest[-1], str) else ""
-    return f"{str(first)[:64]}{indices}{key[:64]}"
+    path = str(first)[:64]
+    for before, part, after in zip(location, rest, [*rest[1:], None], strict=False):
+        if isinstance(part, int):
+            path += f"[{part}]"
+        # the last one, or a list's in an item of a list: others may be names of our types
+        elif after is None or (isinstance(before, int) and isinstance(after, int)):
+            path += f".{str(part)[:64]}"
+    return path
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:

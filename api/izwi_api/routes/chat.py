@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.engine_client.protocol import Answers
 from izwi.errors import IzwiError
-from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
-from izwi_api.routes.cascade import speak_answer, transcribed_body
+from izwi_api.routes.cascade import speak_answer
 from izwi_api.routes.openapi import answers, json_body
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
-from izwi_api.schemas.spoken_chat import has_audio, requests_audio
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
 from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.chat.completion import Completion
+from izwi_api.services.chat.pipeline import Pipeline, choose_pipeline
+from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
 from izwi_api.usage.metering import key_name
 
@@ -44,39 +43,37 @@ Store = Callable[[Sequence[ChatAnswer]], Awaitable[None]]
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     services = services_of(request)
-    values: Mapping[str, Any] = await read_json(request, services.settings.max_json_bytes)
-    if has_audio(values):
-        return await unless_left(request.receive, _answer_with_audio(services, values))
+    values = await read_json(request, services.settings.max_json_bytes)
     body = ChatBody.model_validate(values)
-    return await unless_left(request.receive, _answer(services, body, values["messages"]))
+    return await unless_left(request.receive, _answer(services, body))
 
 
-async def _answer_with_audio(services: Services, values: Mapping[str, Any]) -> Response:
-    """Answer a request that sends audio or asks for it, with one model or a cascade."""
-    name = values.get("model")
-    able: Sequence[Capability] = ()
-    if isinstance(name, str):
-        able = services.registry.model(name).frontend.capabilities
-    if Capability.CONVERSE in able or Capability.CHAT not in able:
-        return await answer_aloud(services, values)
-    if requests_audio(values):
-        return await speak_answer(services, values)
-    body, _ = await transcribed_body(services, values)
-    return await _answer(services, body)
+async def _answer(services: Services, body: ChatBody) -> Response:
+    """Answer with the models that can do what is asked."""
+    match choose_pipeline(services.registry, body):
+        case Pipeline.SPEECH_TO_SPEECH:
+            return await answer_aloud(services, body)
+        case Pipeline.CASCADE:
+            return await speak_answer(services, body)
+        case Pipeline.TRANSCRIBED:
+            turns = await transcribe_turns(services, key_name(), body)
+            return await _write_answer(services, body, turns.texts)
+        case Pipeline.TEXT:
+            return await _write_answer(services, body)
 
 
-async def _answer(
-    services: Services, body: ChatBody, messages: Sequence[Mapping[str, Any]] = ()
+async def _write_answer(
+    services: Services, body: ChatBody, texts: Sequence[str | None] | None = None
 ) -> Response:
     """Answer in text.
 
     Args:
         services: The engine and the models.
         body: The request.
-        messages: Its messages as they were sent, to be stored with the answer.
+        texts: The text of messages with audio, as `chat_input`.
     """
     # Without a seed each call gets another answer.
-    ask = chat_input(body, secrets.randbits(_SEED_BITS))
+    ask = chat_input(body, secrets.randbits(_SEED_BITS), texts)
     opening = open_answers(
         services.registry.chat(body.model), ask, stops=body.stop, count=body.n or 1
     )
@@ -85,7 +82,7 @@ async def _answer(
     async def store(answers: Sequence[ChatAnswer]) -> None:
         if body.store:
             whole = completion.full(answers) | {"metadata": body.metadata or {}}
-            await services.completions.keep(key_name(), whole, messages)
+            await services.completions.keep(key_name(), whole, body.messages)
 
     if body.stream:
         return await live_response(_opened_events(opening, completion, store, body), MEDIA_TYPE)

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions with audio, using one speech-to-speech model.
 
-`izwi_api.routes.chat` passes requests on that send audio or ask for it.
+`izwi_api.routes.chat` passes these requests on.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from izwi.audio.resample import resampling_of
 from izwi.inputs.chat import AnswerText
-from izwi.inputs.conversation import ConversationInput
+from izwi.inputs.conversation import AnswerContent, ConversationInput
 from izwi.model.frontend import ConversationFrontend
 from izwi_api.http.spoken_response import Spoken, spoken_response
-from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
+from izwi_api.schemas.chat import FORMATS, ChatBody
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.chat.spoken_completion import SpokenCompletion
 from izwi_api.services.chat.spoken_turns import read_turns
@@ -28,14 +28,12 @@ from izwi_api.usage.metering import key_name
 _SEED_BITS = 63
 
 
-async def answer_aloud(services: Services, values: object) -> Response:
-    """Answer a request that `has_audio`.
+async def answer_aloud(services: Services, body: ChatBody) -> Response:
+    """Answer a request that has audio, or asks for it, with a speech-to-speech model.
 
     Raises:
         IzwiError: It cannot be answered.
     """
-    body = SpokenChatBody.model_validate(values)
-    body.check()
     model = services.registry.conversation(body.model)  # before files are decoded
     ask = await _ask(services, model, body)
     return await spoken_response(body, _opened(services.answers, model, body, ask))
@@ -45,15 +43,15 @@ async def answer_aloud(services: Services, values: object) -> Response:
 async def _opened(
     kept: StoredAnswers,
     model: ServedModel[ConversationFrontend],
-    body: SpokenChatBody,
+    body: ChatBody,
     ask: ConversationInput,
 ) -> AsyncGenerator[Spoken[AnswerText]]:
     async with await open_conversation(model, ask) as answer:
         completion = SpokenCompletion(body.model, kept.new_id(), answer, speaks=body.speaks)
 
         async def keep() -> int:
-            entries, audio_id = answer.entries, completion.audio_id
-            return (await kept.keep(key_name(), body.model, entries, audio_id))[1]
+            said, audio_id = AnswerContent(answer.entries), completion.audio_id
+            return (await kept.keep(key_name(), body.model, said, audio_id))[1]
 
         if body.audio is None:
             yield Spoken(answer, completion, None, _keep_nothing)
@@ -66,7 +64,7 @@ async def _keep_nothing() -> None:
 
 
 async def _ask(
-    services: Services, model: ServedModel[ConversationFrontend], body: SpokenChatBody
+    services: Services, model: ServedModel[ConversationFrontend], body: ChatBody
 ) -> ConversationInput:
     resampling = resampling_of(model.frontend)
     return ConversationInput(

@@ -1,21 +1,24 @@
-"""The body of POST /v1/chat/completions. An unknown key is an error.
+"""The body of POST /v1/chat/completions, with text and audio. An unknown key is an error.
 
 Keys of OpenAI's that no model here supports are accepted only with the value that has no effect.
-Keys that never affect the answer are accepted and ignored.
+Keys that never affect the answer are accepted and ignored. What depends on the models that answer
+is checked in `izwi_api.services.chat.pipeline`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, InvalidValue
 from izwi.inputs.chat import ChatInput, ToolChoice
 from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,
     AllowedToolsChoice,
+    ImagePart,
     Message,
     NamedTool,
     Strict,
@@ -30,6 +33,9 @@ _MAX_STOPS, _MAX_STOP_CHARS = 4, 256
 _MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 8
+# OpenAI's names of formats, by the encoders' names.
+FORMATS = {name: name for name in ("wav", "aac", "mp3", "flac", "opus")} | {"pcm16": "pcm"}
+AudioFormat = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
 
 
 class TemplateOptions(Strict):
@@ -122,6 +128,29 @@ class Prediction(Strict):
     content: str | list[dict[str, Any]]
 
 
+class VoiceId(Strict):
+    """A voice, by its id."""
+
+    id: str
+
+
+class AudioOptions(Strict):
+    """Voice and format of a spoken answer.
+
+    Attributes:
+        voice: Required if a speech model speaks the answer of a chat model; without effect for a
+            speech-to-speech model, which has one voice.
+    """
+
+    format: AudioFormat
+    voice: str | VoiceId | None = None
+
+    @property
+    def voice_name(self) -> str | None:
+        """Return the voice's name or id."""
+        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+
 class StoredUpdateBody(Strict):
     """The fields of a stored completion that can be updated."""
 
@@ -157,8 +186,9 @@ class ChatBody(Strict):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
-    # Accepted only with the value that has no effect.
-    modalities: list[Literal["text"]] | None = None
+    # A spoken answer: both, or neither.
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: AudioOptions | None = None
 
     # Storage of the completion, and its labels.
     store: bool = False
@@ -185,9 +215,48 @@ class ChatBody(Strict):
     enable_thinking: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
 
+    # Extensions of speech-to-speech models: sampling of audio.
+    audio_temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    audio_top_k: int | None = Field(default=None, ge=0, le=2049)
+
+    # Extensions for models beside a chat model; by default the first ones that are served.
+    speech_model: str | None = None
+    transcription_model: str | None = None
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether a message has audio, or is an earlier spoken answer."""
+        return any(message.has_audio for message in self.messages)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the answer has audio."""
+        return "audio" in (self.modalities or ())
+
+
+def check(body: ChatBody) -> None:
+    """Validate what does not depend on the models that answer. Raises InvalidRequest."""
+    _check_content(body.messages)
+    if body.speaks is not (body.audio is not None):
+        message = "`audio` and the modality 'audio' belong together: give both or neither"
+        raise InvalidRequest(message, param="audio")
+    _check_together(body)
+
+
+def _check_content(messages: Sequence[Message]) -> None:
+    for place, message in enumerate(messages):
+        for part_place, part in enumerate(message.parts):
+            if isinstance(part, ImagePart):
+                raise InvalidValue(
+                    "parts of the type 'image_url' are not supported, because no served model can "
+                    "see; send parts of the type 'text' or 'input_audio'",
+                    param=f"messages[{place}].content[{part_place}]",
+                )
+        if message.audio is not None and message.role != "assistant":
+            raise InvalidRequest("only a message of the assistant may have audio", param="messages")
+
 
 def _check_together(body: ChatBody) -> None:
-    """Validate combinations of keys. Raises InvalidRequest."""
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     choice = body.tool_choice
@@ -226,25 +295,24 @@ def _available(body: ChatBody) -> tuple[list[Tool] | None, ToolChoice, str | Non
             return body.tools, ToolChoice(choice or ToolChoice.AUTO), None
 
 
-def chat_input(body: ChatBody, seed: int) -> ChatInput:
-    """Convert a body to the model's input.
+def chat_input(body: ChatBody, seed: int, texts: Sequence[str | None] | None = None) -> ChatInput:
+    """Convert a body to the input of a chat model.
 
     Args:
-        body: The validated request body.
+        body: The request body, which passed `check`.
         seed: Used if the body has none.
-
-    Raises:
-        InvalidRequest: Two keys contradict each other.
+        texts: Text of each message, in place of its audio; None leaves a message, or all of them,
+            as they are.
     """
-    _check_together(body)
     thinking = body.enable_thinking
     if thinking is None and body.chat_template_kwargs is not None:
         thinking = body.chat_template_kwargs.enable_thinking
     if thinking is None and body.reasoning_effort is not None:
         thinking = body.reasoning_effort != "none"
     tools, choice, named = _available(body)
+    said = texts or [None] * len(body.messages)
     return ChatInput(
-        tuple(message.unpack() for message in body.messages),
+        tuple(message.unpack(text) for message, text in zip(body.messages, said, strict=True)),
         thinking=thinking,
         temperature=body.temperature,
         top_k=body.top_k,

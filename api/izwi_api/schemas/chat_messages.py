@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -11,10 +12,14 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetJsonSchemaHandler,
+    GetPydanticSchema,
     Tag,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from izwi.inputs.chat import NO_PARAMETERS, ChatMessage, Role, ToolCall
 
@@ -29,38 +34,118 @@ _ROLES = {
     "assistant": Role.ASSISTANT,
     "tool": Role.TOOL,
 }
-_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-    "additionalProperties": False,
-}
-_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]}
-
-
-def _plain_text(value: object) -> object:
-    """Join text parts into one text, one line each."""
-    if value is None:
-        return ""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for part in value:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "refusal" and part.keys() == {"type", "refusal"}:
-            part, kind = {"type": "text", "text": part["refusal"]}, "text"
-        if isinstance(kind, str) and kind != "text":
-            raise ValueError(f"parts of the type {kind[:32]!r} are not supported; only text is")
-        if kind != "text" or part.keys() != {"type", "text"} or not isinstance(part["text"], str):
-            raise ValueError("a part must be an object of the type 'text' with a text")
-        texts.append(part["text"])
-    return "\n".join(texts)
+_MAX_ID_CHARS = 128
+# base64 of a file that begins with RIFF
+_WAV = "UklGR"
 
 
 class Strict(BaseModel):
     """A body that rejects unknown keys and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TextPart(Strict):
+    """Text of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(Strict):
+    """Text of the assistant that refuses to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class InputAudio(Strict):
+    """An audio file, in base64."""
+
+    data: str = Field(min_length=1)
+    format: Literal["wav", "mp3"]
+
+
+def _with_format(value: object) -> object:
+    """Detect a bare file as WAV by its first bytes, otherwise assume MP3."""
+    if not isinstance(value, str):
+        return value
+    return {"data": value, "format": "wav" if value.startswith(_WAV) else "mp3"}
+
+
+class AudioPart(Strict):
+    """Audio of a message; some clients send only the file."""
+
+    type: Literal["input_audio"]
+    input_audio: Annotated[InputAudio, BeforeValidator(_with_format)]
+
+
+_IMAGE = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+
+
+class ImagePart(BaseModel):
+    """An image. No model here can see, so each is refused, and its other keys are not read."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    type: Literal["image_url"]
+    image_url: Annotated[Any, WithJsonSchema(_IMAGE)] = None
+
+
+def _part_tag(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) and kind in _PART_TYPES else None
+
+
+_PART_TYPES = ("text", "input_audio", "image_url", "refusal")
+
+Part = Annotated[
+    Annotated[TextPart, Tag("text")]
+    | Annotated[AudioPart, Tag("input_audio")]
+    | Annotated[ImagePart, Tag("image_url")]
+    | Annotated[RefusalPart, Tag("refusal")],
+    Discriminator(
+        _part_tag,
+        custom_error_type="part",
+        custom_error_message="a part must be an object whose type is 'text' or 'input_audio', or "
+        "'refusal' in messages of the assistant",
+    ),
+]
+
+
+def _text_or_parts(value: object, read_parts: ValidatorFunctionWrapHandler) -> object:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("content must be a string or a list of parts")
+    return read_parts(value)
+
+
+def _content_schema(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string"}, handler(schema["schema"]), {"type": "null"}]}
+
+
+# Not a union of two types, so that errors have no place between `content` and the part's index.
+Content = Annotated[
+    str | list[Part] | None,
+    GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_wrap_validator_function(
+            _text_or_parts,
+            handler.generate_schema(list[Part]),
+            serialization=core_schema.simple_ser_schema("any"),
+        ),
+        _content_schema,
+    ),
+]
+
+
+class GivenAnswer(Strict):
+    """An earlier spoken answer, by its id."""
+
+    id: str = Field(max_length=_MAX_ID_CHARS)
+    data: str | None = None
+    expires_at: int | None = None
+    transcript: str | None = None
 
 
 class Function(Strict):
@@ -160,11 +245,11 @@ class Message(Strict):
     """One message. A response's message can be sent back unchanged."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_plain_text), WithJsonSchema(_CONTENT)] = ""
+    content: Content = None
     reasoning_content: str | None = None
     name: str | None = None
     refusal: str | None = None
-    audio: None = None
+    audio: GivenAnswer | None = None
     annotations: Annotated[list[object], Field(max_length=0)] | None = None
     function_call: None = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=_MAX_CALLS)] | None = None
@@ -180,20 +265,56 @@ class Message(Strict):
             raise ValueError("tool_call_id belongs to messages of the role 'tool', which need it")
         return self
 
-    def unpack(self) -> ChatMessage:
-        """Return the message in the model's format."""
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the content; a string is one part."""
+        if isinstance(self.content, str):
+            return (TextPart(type="text", text=self.content),)
+        return self.content or ()
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether the message has audio to hear, or is an earlier spoken answer."""
+        return self.audio is not None or any(isinstance(part, AudioPart) for part in self.parts)
+
+    @property
+    def text(self) -> str:
+        """The text of its parts, one line each."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(map(text_of, self.parts))
+
+    @property
+    def model_role(self) -> Role:
+        """The role as models know it."""
+        return _ROLES[self.role]
+
+    def unpack(self, text: str | None = None) -> ChatMessage:
+        """Return the message in the format of chat models.
+
+        Args:
+            text: Its text, if it is not `text`: what was heard, or said, instead of audio.
+        """
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in self.tool_calls or ()
         )
         return ChatMessage(
-            _ROLES[self.role],
-            self.content or self.refusal or "",
+            self.model_role,
+            (self.text or self.refusal or "") if text is None else text,
             self.reasoning_content,
             calls,
             self.tool_call_id,
             self.name if self.role == "tool" else None,
         )
+
+
+def text_of(part: Part) -> str:
+    """Return the text of a part; a part of another kind has none."""
+    match part:
+        case TextPart(text=text) | RefusalPart(refusal=text):
+            return text
+    return ""
 
 
 def tools_json(tools: list[Tool] | None) -> str:

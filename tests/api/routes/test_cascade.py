@@ -18,9 +18,10 @@ import soundfile
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
-from izwi_api.schemas.cascade import CascadeBody
+from izwi_api.schemas.chat import ChatBody
 from izwi_api.serve.app import create_app
 from izwi_api.services.chat.cascade import AudioPiece, Voice, open_spoken_answer
+from izwi_api.services.chat.pipeline import choose_pipeline
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
@@ -219,10 +220,13 @@ def test_a_stop_string_ends_text_and_audio(create):
     assert 0 < len(said.data) < 0.6 * len(whole.data)
 
 
-def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(create, question):
+def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(
+    create, served, question
+):
     answer = create(model="chat", messages=[user(question)], n=3)
     assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
-    CascadeBody.model_validate({"messages": [user(question)], "logprobs": True}).check()
+    body = {"model": "chat", "messages": [user(question)], "logprobs": True}
+    choose_pipeline(served[1].registry, ChatBody.model_validate(body))
 
 
 def test_audio_may_be_a_bare_string(create, served, question):
@@ -291,8 +295,9 @@ async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
     speech[: len(samples)] += 0.01 * samples[: len(speech)]
     file = io.BytesIO()
     soundfile.write(file, speech, 24_000, format="WAV")
-    body = CascadeBody.model_validate({"messages": [user(input_audio(file.getvalue()))]})
-    writing = asyncio.create_task(transcribe_turns(services, "", "chat", body))
+    messages = [user(input_audio(file.getvalue()))]
+    body = ChatBody.model_validate({"model": "chat", "messages": messages})
+    writing = asyncio.create_task(transcribe_turns(services, "", body))
     async with asyncio.timeout(60):
         while not engine.load[name]["running"]:  # noqa: ASYNC110 -- the engine tells nobody
             await asyncio.sleep(0.001)

@@ -496,7 +496,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({"messages": [{"role": "user", "tool_call_id": "x"}]}, "messages", "tool_call_id"),
         ({"messages": [{"role": "user", "tool_calls": [CALLED]}]}, "messages", "assistant"),
         ({"messages": [{"role": "owner", "content": "3"}]}, "messages", "'user'"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages", "'image_url'"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages[0].content[0]",
+            "'image_url'",
+        ),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "messages", "object"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages", "string"),
         ({"messages": [{"role": "assistant", "tool_calls": [TOOL]}]}, "messages", "id"),

@@ -38,9 +38,21 @@ def base_url():
     assert statuses.count(400) > 12
 
 
+NOT_FOR_TEXT = (
+    "modalities",
+    "audio",
+    "audio_temperature",
+    "audio_top_k",
+    "speech_model",
+    "transcription_model",
+)
+
+
 def fit_together(body):
-    """Make keys fit each other where the schema cannot express it."""
+    """Make keys fit each other, and a chat model, where the schema cannot express it."""
     body.pop("tool_choice", None)
+    for key in NOT_FOR_TEXT:
+        body.pop(key, None)
     if body.get("top_logprobs") is not None:
         body["logprobs"] = True
     messages = body.get("messages")
@@ -48,6 +60,12 @@ def fit_together(body):
         if not isinstance(message, dict):
             continue
         message.pop("tool_call_id", None)
+        message.pop("audio", None)
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") in ("input_audio", "image_url"):
+                part.clear()
+                part |= {"type": "text", "text": "hm"}
         if message.get("role") == "tool":
             message["tool_call_id"] = "c"
         if message.get("role") != "assistant":

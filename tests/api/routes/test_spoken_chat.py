@@ -15,7 +15,7 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.audio.resample import resampling_of
 from izwi.audio.sinc import sinc_resample
-from izwi_api.schemas.spoken_chat import InputAudio
+from izwi_api.schemas.chat_messages import InputAudio
 from izwi_api.services.chat.spoken_turns import decode_input_audio
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
@@ -217,7 +217,12 @@ MP3 = file_of("mp3")
         ({"messages": [user(input_audio("mp3", file_of("wav")))]}, 400, "not mp3 audio"),
         ({"messages": [user(input_audio(data=file_of("wav", 0.005)))]}, 400, "160"),
         ({"messages": [user(input_audio(data=file_of("wav", 150.0)))]}, 413, "too long"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "tool_call_id"),
+        (
+            {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]},
+            400,
+            "no tools.*'assistant'",
+        ),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "assistant"),
         ({"messages": [{"role": "user", "audio": {"id": "audio_1"}}]}, 400, "assistant"),
         ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, 400, "expired"),
@@ -228,8 +233,10 @@ MP3 = file_of("mp3")
         ({"stop": ["."], "messages": [user(input_audio())]}, 400, "`stop` is not supported"),
         ({"response_format": {"type": "json_object"}}, 400, "`response_format` is not supported"),
         ({"messages": [user({"type": "text", "text": "x " * 40_000})]}, 400, "2048"),
+        ({"extra_body": {"min_p": 0.1}}, 400, "'min_p' is not supported"),
+        ({"extra_body": {"speech_model": "chat"}}, 400, "'speech_model' is not supported"),
     ],
-    ids=range(23),
+    ids=range(26),
 )
 def test_unsupported_spoken_chat_requests_say_why(create, change, status, match):
     body = {"messages": [user(TEXT)], "audio": PCM, **ALOUD, **change}
@@ -243,7 +250,20 @@ def test_unsupported_spoken_chat_requests_say_why(create, change, status, match)
 
 def test_spoken_chat_fields_with_default_values_are_accepted(create):
     more = {"stop": [], "response_format": {"type": "text"}, "n": 1, "top_p": 1}
+    more |= {"frequency_penalty": 0, "logit_bias": {}, "tools": [], "tool_choice": "auto"}
+    more |= {"reasoning_effort": "none", "extra_body": {"enable_thinking": False}}
     assert create(messages=[user(TEXT)], audio=PCM, **SHORT, **more).choices[0].message.audio.data
+
+
+def test_a_refusal_is_what_was_said(create):
+    def num_read(**said):
+        messages = [user(TEXT), {"role": "assistant", **said}, user(TEXT)]
+        return create(messages=messages, audio=PCM, **SHORT).usage.prompt_tokens
+
+    parts = [{"type": "refusal", "refusal": "No."}]
+    text = num_read(content="No.")
+    assert num_read(content=parts) == num_read(content=None, refusal="No.") == text
+    assert num_read(content="No. Never.") > text
 
 
 def test_many_turns_are_answered_or_refused(create):

@@ -109,6 +109,25 @@ def test_the_messages_that_it_answers(sdk, http):
     assert http.get(f"{PATH}/{answer.id}/messages", params={"after": "x"}).status_code == 404
 
 
+def test_messages_are_listed_with_the_keys_that_they_were_sent_with(sdk, http):
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    refusal = [{"type": "refusal", "refusal": "No."}, {"type": "text", "text": "Sorry."}]
+    messages = [
+        {"role": "user", "content": "one", "name": "Ada"},
+        {"role": "assistant", "content": None, "tool_calls": [called], "audio": None},
+        {"role": "tool", "content": "", "tool_call_id": "c"},
+        {"role": "assistant", "content": refusal},
+        {"role": "user", "content": "two"},
+    ]
+    answer = sdk.create(model="chat", messages=messages, store=True)
+    listed = http.get(f"{PATH}/{answer.id}/messages").json()["data"]
+    assert [message.pop("id") for message in listed] == [f"{answer.id}-{n}" for n in range(5)]
+    more = {"content_parts": None, "refusal": None}
+    expected = [message | more for message in messages]
+    expected[3] |= {"content": "No.\nSorry.", "content_parts": refusal}
+    assert listed == expected
+
+
 def test_a_deleted_one_is_gone(sdk):
     answer = stored(sdk, "Hello")
     deleted = sdk.delete(answer.id)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 
 from izwi.arrays import Float32
 from izwi.audio.resample import Resampling
 from izwi.errors import InvalidAudio, InvalidRequest
-from izwi.inputs.chat import Role
 from izwi.inputs.conversation import AnswerContent, AudioContent, SpokenTurn
-from izwi_api.schemas.spoken_chat import AudioPart, InputAudio, SpokenMessage
+from izwi_api.schemas.chat_messages import AudioPart, InputAudio, Message, text_of
 from izwi_api.services.context import Services
 
 _RATE_HZ = 16_000
@@ -22,7 +22,7 @@ async def read_turns(
     services: Services,
     owner: str,
     model_name: str,
-    messages: list[SpokenMessage],
+    messages: Sequence[Message],
     resampling: Resampling,
 ) -> tuple[SpokenTurn, ...]:
     """Decode the audio of messages and look up earlier answers.
@@ -43,24 +43,19 @@ async def read_turns(
     for message in messages:
         parts: list[str | AudioContent | AnswerContent] = []
         if message.audio is not None:
-            if message.role != "assistant":
-                raise InvalidRequest(
-                    "only a message of the assistant may have audio", param="messages"
-                )
             answer = await services.answers.find(owner, model_name, message.audio.id)
-            parts.append(AnswerContent(answer))
-        if isinstance(message.content, str):
-            parts.append(message.content)
-        for part in message.content if isinstance(message.content, list) else ():
+            parts.append(answer)
+        for part in message.parts:
             if isinstance(part, AudioPart):
                 samples = await decode_input_audio(services, part.input_audio, resampling)
                 parts.append(AudioContent(samples))
             else:
-                parts.append(part.text)
+                parts.append(text_of(part))
+        if message.refusal is not None and not message.content:
+            parts.append(message.refusal)
         if not parts:
             raise InvalidRequest("a message has neither content nor audio", param="messages")
-        role = Role.SYSTEM if message.role == "developer" else Role(message.role)
-        turns.append(SpokenTurn(role, tuple(parts)))
+        turns.append(SpokenTurn(message.model_role, tuple(parts)))
     return tuple(turns)
 
 

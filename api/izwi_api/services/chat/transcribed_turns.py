@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from izwi.audio.resample import resampling_of
 from izwi.errors import InvalidAudio, InvalidRequest
-from izwi.inputs.conversation import Answer
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.model.frontend import TranscriptionFrontend
-from izwi_api.schemas.cascade import CascadeBody, HeardMessage
-from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
+from izwi_api.schemas.chat import ChatBody
+from izwi_api.schemas.chat_messages import AudioPart, InputAudio, Message, Part, text_of
 from izwi_api.services.chat.spoken_turns import decode_input_audio
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -26,36 +23,20 @@ class TranscribedTurns:
     """A conversation as text.
 
     Attributes:
-        texts: The texts of each message's content; None for a message that is used as it was sent.
+        texts: The text of each message; None for a message without audio.
         num_heard: Prompt positions that the transcriber computed.
     """
 
-    texts: list[list[str] | None]
+    texts: list[str | None]
     num_heard: int
 
 
-def kept_text(text: str) -> Answer:
-    """Return an answer's text in the form that `StoredAnswers` stores: one entry per byte."""
-    return tuple((byte,) for byte in text.encode())
-
-
-def placeholders(body: CascadeBody) -> list[list[str] | None]:
-    """Return placeholder texts, to validate a body before anything is transcribed."""
-    return [
-        [""] if message.audio is not None else ["" for _ in _parts(message)] or None
-        for message in body.messages
-    ]
-
-
-async def transcribe_turns(
-    services: Services, owner: str, model_name: str, body: CascadeBody
-) -> TranscribedTurns:
+async def transcribe_turns(services: Services, owner: str, body: ChatBody) -> TranscribedTurns:
     """Transcribe the audio of all messages concurrently, and look up earlier answers.
 
     Args:
         services: Decoder, transcriber and stored answers.
         owner: Name of the caller's API key, or empty.
-        model_name: The model whose earlier answers are looked up.
         body: The conversation.
 
     Raises:
@@ -65,27 +46,29 @@ async def transcribe_turns(
         TooLarge: A file is too long.
         Overloaded: The engine's queue is full.
     """
-    parts = [_parts(message) for message in body.messages]
-    known = [await _known(services, owner, model_name, message) for message in body.messages]
+    known = [await _known(services, owner, body.model, message) for message in body.messages]
+    # what an earlier answer said is known, whatever else its message has
+    heard = [
+        message.parts if message.has_audio and message.audio is None else ()
+        for message in body.messages
+    ]
     transcriber = None
-    if any(isinstance(part, AudioPart) for each in parts for part in each):
+    if any(isinstance(part, AudioPart) for each in heard for part in each):
         name = body.transcription_model or services.registry.default(Capability.TRANSCRIBE)
         transcriber = services.registry.transcription(name)
     writing = _Writing(services, transcriber)
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [[group.create_task(writing.text_of(part)) for part in each] for each in parts]
+            tasks = [[group.create_task(writing.text_of(part)) for part in each] for each in heard]
     except ExceptionGroup as failed:
         # one error is the cause; the other tasks were cancelled
         raise failed.exceptions[0] from None
-    texts: list[list[str] | None] = []
-    for each, running, answer in zip(parts, tasks, known, strict=True):
+    texts: list[str | None] = []
+    for running, answer in zip(tasks, known, strict=True):
         said = [task.result() for task in running]
-        is_heard = any(isinstance(part, AudioPart) for part in each)
-        if is_heard and not any(text.strip() for text in said):
+        if said and not any(text.strip() for text in said):
             raise InvalidAudio("no words were recognized in input_audio", param="messages")
-        said = [text for text in said if text] if is_heard else said
-        texts.append([answer] if answer is not None else said or None)
+        texts.append("\n".join(filter(None, said)) if said else answer)
     return TranscribedTurns(texts, writing.num_heard)
 
 
@@ -100,9 +83,11 @@ class _Writing:
         self.num_heard = 0
         self._services, self._transcriber = services, transcriber
 
-    async def text_of(self, part: AudioPart | str) -> str:
+    async def text_of(self, part: Part) -> str:
         """Return the text of a part."""
-        return part if isinstance(part, str) else await self._write(part.input_audio)
+        if isinstance(part, AudioPart):
+            return await self._write(part.input_audio)
+        return text_of(part)
 
     async def _write(self, audio: InputAudio) -> str:
         assert self._transcriber is not None
@@ -114,31 +99,15 @@ class _Writing:
         return transcription.text
 
 
-def _parts(message: HeardMessage) -> Sequence[AudioPart | str]:
-    """Return a message's parts (audio or text); empty if it has none and is used as it is."""
-    parts: list[Any] = message.content if isinstance(message.content, list) else []
-    if not any(isinstance(part, AudioPart) for part in parts):
-        return ()
-    return [part if isinstance(part, AudioPart) else _text(part) for part in parts]
-
-
-def _text(part: object) -> str:
-    is_text = isinstance(part, dict) and part.keys() == {"type", "text"}
-    if not is_text or part["type"] != "text" or not isinstance(part["text"], str):  # type: ignore[index]
-        raise InvalidRequest(
-            "a part of a message must have the type 'input_audio', or the type 'text' and a text",
-            param="messages",
-        )
-    return str(part["text"])  # type: ignore[index]
-
-
-async def _known(
-    services: Services, owner: str, model_name: str, message: HeardMessage
-) -> str | None:
+async def _known(services: Services, owner: str, model_name: str, message: Message) -> str | None:
     """Return the text of the earlier answer that a message refers to, if any."""
     if message.audio is None:
         return None
-    if message.role != "assistant":
-        raise InvalidRequest("only a message of the assistant may have audio", param="messages")
-    entries = await services.answers.find(owner, model_name, message.audio.id)
-    return bytes(entry[0] for entry in entries).decode()
+    answer = await services.answers.find(owner, model_name, message.audio.id)
+    if not isinstance(answer, str):
+        raise InvalidRequest(
+            f"the answer {message.audio.id!r} was given by a speech-to-speech model of that name; "
+            "send its transcript as text instead",
+            param="messages",
+        )
+    return answer

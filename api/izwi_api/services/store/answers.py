@@ -1,19 +1,25 @@
 """Store spoken answers by id, so that a client sends an id back instead of the audio.
 
-Stored are the token ids that the model emitted, 24 KB per minute. Without HTTP.
+Stored is what the next turn's prompt has of an answer: its text, or, of a speech-to-speech model,
+the ids that it emitted, 24 KB per minute. Without HTTP.
 """
 
 from __future__ import annotations
 
 import secrets
 
-import numpy as np
+import msgspec
 
 from izwi.errors import InvalidRequest
-from izwi.inputs.conversation import Answer
+from izwi.inputs.conversation import AnswerContent
 from izwi_api.services.store.items import Item, StoredItems
 
+# The text that a chat model wrote and a speech model spoke, or what one model wrote and spoke.
+StoredAnswer = str | AnswerContent
+
 _KIND = "audio"
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[StoredAnswer] = msgspec.msgpack.Decoder(StoredAnswer)
 
 
 class StoredAnswers:
@@ -32,25 +38,25 @@ class StoredAnswers:
         return f"audio_{secrets.token_hex(16)}"
 
     async def keep(
-        self, owner: str, model: str, entries: Answer, name: str | None = None
+        self, owner: str, model: str, answer: StoredAnswer, name: str | None = None
     ) -> tuple[str, int]:
         """Store an answer.
 
         Args:
             owner: Name of the caller's API key, or empty.
             model: The model that generated the answer; no other model can read it.
-            entries: The answer's log.
+            answer: What it said.
             name: An id from `new_id`; None takes a new one.
 
         Returns:
             Its id, and its time of expiry in seconds since 1970: now, if it could not be stored.
         """
         name = self.new_id() if name is None else name
-        item = Item(owner, model, _packed(entries))
+        item = Item(owner, model, _ENCODER.encode(answer))
         return name, int(await self._items.put(_KIND, name, item))
 
-    async def find(self, owner: str, model: str, name: str) -> Answer:
-        """Return the log of an answer.
+    async def find(self, owner: str, model: str, name: str) -> StoredAnswer:
+        """Return an answer.
 
         Raises:
             InvalidRequest: No answer has that id for this caller and model, or it has expired.
@@ -67,18 +73,4 @@ class StoredAnswers:
                 f"the answer {name[:64]!r} was given by the model {item.model!r}",
                 param="messages",
             )
-        return _unpacked(item.content)
-
-
-def _packed(entries: Answer) -> bytes:
-    """Pack ids as int32 rows, shorter entries padded with -1, after the length of a row."""
-    width = max(map(len, entries), default=1)
-    rows = np.full((len(entries), width), -1, "<i4")
-    for row, ids in zip(rows, entries, strict=True):
-        row[: len(ids)] = ids
-    return bytes([width]) + rows.tobytes()
-
-
-def _unpacked(content: bytes) -> Answer:
-    rows = np.frombuffer(content, "<i4", offset=1).reshape(-1, content[0])
-    return tuple(tuple(i for i in row if i >= 0) for row in rows.tolist())
+        return _DECODER.decode(item.content)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from izwi.errors import CompletionNotFound
+from izwi_api.schemas.chat_messages import Message
 from izwi_api.services.store.items import Item, Range, StoredItems
 
 _KIND = "completion"
@@ -44,15 +45,13 @@ class StoredCompletions:
     def __init__(self, items: StoredItems | None = None):
         self._items = StoredItems() if items is None else items
 
-    async def keep(
-        self, owner: str, completion: Fields, messages: Sequence[Mapping[str, Any]]
-    ) -> None:
+    async def keep(self, owner: str, completion: Fields, messages: Sequence[Message]) -> None:
         """Store a completion.
 
         Args:
             owner: Name of the caller's API key, or empty.
             completion: The completion as it was sent, with its metadata.
-            messages: The messages of its request, as received.
+            messages: The messages of its request.
         """
         name = completion["id"]
         numbered = [
@@ -131,13 +130,12 @@ class StoredCompletions:
         return _DECODER.decode(item.content)
 
 
-def _shown(message: Mapping[str, Any]) -> Fields:
+def _shown(message: Message) -> Fields:
     """Return a message as OpenAI lists it: with its parts beside its text."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else None
-    text = "\n".join(part["text"] for part in parts) if parts else content
-    shown = {"content": text, "content_parts": parts, "refusal": None}
-    return {**message, **shown}
+    fields = message.model_dump(mode="json", exclude_unset=True)
+    parts = fields["content"] if isinstance(message.content, list) else None
+    text = None if message.content is None else message.text
+    return fields | {"content": text, "content_parts": parts, "refusal": None}
 
 
 def _no_completion(name: str) -> CompletionNotFound:

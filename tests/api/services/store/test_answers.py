@@ -9,11 +9,12 @@ import pytest
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatMessage, Role
+from izwi.inputs.conversation import AnswerContent
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.items import Item, Range, StoredItems
 from izwi_api.services.store.responses import StoredResponses
 
-ANSWER = ((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,))
+ANSWER = AnswerContent(((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,)))
 
 
 class Clock:
@@ -28,15 +29,17 @@ def clock() -> Clock:
     return Clock()
 
 
-async def test_an_answer_comes_back_as_it_was(clock):
+@pytest.mark.parametrize("answer", [ANSWER, AnswerContent(()), "At séven.", ""])
+async def test_an_answer_comes_back_as_it_was(clock, answer):
     kept = StoredAnswers(StoredItems(clock=clock))
-    name, expires_at = await kept.keep("anna", "s2s", ANSWER)
+    name, expires_at = await kept.keep("anna", "s2s", answer)
     assert name.startswith("audio_")
     assert expires_at == 1000 + 3600
-    assert await kept.find("anna", "s2s", name) == ANSWER
-    other, _ = await kept.keep("anna", "s2s", ())
+    assert await kept.find("anna", "s2s", name) == answer
+    other, _ = await kept.keep("anna", "s2s", "No.")
     assert other != name
-    assert await kept.find("anna", "s2s", other) == ()
+    assert await kept.find("anna", "s2s", other) == "No."
+    assert await kept.find("anna", "s2s", name) == answer
 
 
 @pytest.mark.parametrize(
@@ -64,10 +67,14 @@ async def test_stored_answer_expires_after_an_hour(clock):
 
 
 async def test_memory_is_bounded(clock):
-    items = StoredItems(clock=clock, max_bytes=10 * (1 + 4 * 8 * 4))
+    measured = StoredItems(clock=clock)
+    await StoredAnswers(measured).keep("", "s2s", ANSWER)
+    one_bytes = measured.num_bytes("audio")
+    assert one_bytes < 4 * 8 * 4  # less than ids of four bytes
+    items = StoredItems(clock=clock, max_bytes=10 * one_bytes)
     kept = StoredAnswers(items)
     names = [(await kept.keep("", "s2s", ANSWER))[0] for _ in range(25)]
-    assert items.num_bytes("audio") == 10 * (1 + 4 * 8 * 4)
+    assert items.num_bytes("audio") == 10 * one_bytes
     for name in names[:15]:
         with pytest.raises(InvalidRequest):
             await kept.find("", "s2s", name)
