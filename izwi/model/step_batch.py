@@ -160,6 +160,9 @@ def places_drawn(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     places: list[int] = []
     before = 0
     for row in rows:
-        places += [before + position - row.start for position in row.drawn]
+        if len(row.drawn) == 1:  # the common case
+            places.append(before + row.drawn[0] - row.start)
+        else:
+            places += [before + position - row.start for position in row.drawn]
         before += row.stop - row.start
     return np.array(places, np.int64)

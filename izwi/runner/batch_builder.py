@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from izwi.model.step_batch import Row, Span, StepBatch
 from izwi.request.sequence import Sequence
+from izwi.request.track_log import ONE_TRACK
 from izwi.scheduler.work import PlannedRow
 
 
@@ -39,8 +40,10 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
         drawn = sequence.drawn_before(stop)
     elif stop == num_prompt + num_entries:
         drawn = (stop - 1,)
-    grammar, track = drawing.grammar, sequence.next_track if drawn else 0
-    # by position, since this runs for every row of every step
+    # asked of a log with several tracks only, since this runs for every row of every step
+    track = sequence.next_track if drawn and tracks is not ONE_TRACK else 0
+    grammar = drawing.grammar
+    # by position, for the same reason
     return Row(
         sequence.request,
         num_prompt,
