@@ -162,10 +162,10 @@ def counted(url: str) -> dict[str, float]:
             name = sample.name.removeprefix("izwi_engine_")
             figures.setdefault(name, {})[sample.labels.get("model", "")] = sample.value
     page = figures["page_bytes"]
-    held = {model: figures["pages"][model] - figures["free_pages"][model] for model in page}
+    used = {model: figures["pages"][model] - figures["free_pages"][model] for model in page}
     hosted = figures.get("host_pages", {})
     return {
-        "pages": round(sum(held[model] * page[model] for model in page) / _MIB, 1),
+        "pages": round(sum(used[model] * page[model] for model in page) / _MIB, 1),
         "host_pages": round(sum(hosted.get(m, 0.0) * page[m] for m in page) / _MIB, 1),
     }
 

@@ -16,7 +16,7 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi_api.services.chat.answer import open_answer
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
-from izwi_api.services.transcription.transcribe import open_transcription
+from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
 from izwi_api.usage.limits import KeyLimits
 from izwi_api.usage.metering import Charge, Usage, current_usage
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription
@@ -120,7 +120,7 @@ async def transcription(models):
     ask = TranscriptionInput(np.zeros(SECONDS * 16_000, np.float32), language="English")
     model = models.transcription("asr")
     async with (
-        await open_transcription(model, ask, detects_speech=False) as opened,
+        await open_transcription(model, ask, PieceOptions(detects_speech=False)) as opened,
         aclosing(opened.deltas(live=True)) as deltas,
     ):
         async for _ in deltas:

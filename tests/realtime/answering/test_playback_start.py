@@ -87,9 +87,9 @@ def test_an_answer_has_no_gap_and_begins_soon(rtf, cut_ms):
     chunks = made(rtf, cut_ms=cut_ms)
     pace = ProductionPace()
     assert played(chunks, pace)[0] == []
-    gaps, held_ms = played(chunks, pace)
+    gaps, delay_ms = played(chunks, pace)
     assert gaps == []
-    assert held_ms <= needed_of(chunks) + 40 + 160 * rtf
+    assert delay_ms <= needed_of(chunks) + 40 + 160 * rtf
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -112,13 +112,13 @@ def waiting_for_words(chance, late_ms=25.0):
 @pytest.mark.parametrize("seed", range(10))
 def test_an_answer_begins_as_soon_as_earlier_ones_could_have(seed):
     chance, pace = random.Random(seed), ProductionPace()
-    held = []
+    delays_ms = []
     for _ in range(8):
         chunks = waiting_for_words(chance)
-        gaps, held_ms = played(chunks, pace)
+        gaps, delay_ms = played(chunks, pace)
         assert gaps == []
-        held.append(held_ms - needed_of(chunks))
-    assert max(held[3:]) < 120.0 < 190.0 < min(held[:3])
+        delays_ms.append(delay_ms - needed_of(chunks))
+    assert max(delays_ms[3:]) < 120.0 < 190.0 < min(delays_ms[:3])
 
 
 def test_answers_that_waited_for_a_client_that_plays_do_not_delay_the_next():
@@ -128,9 +128,9 @@ def test_answers_that_waited_for_a_client_that_plays_do_not_delay_the_next():
         made_ms = [50, 100, 150, *range(205, 205 + 100 * (count - 3), 100)]
         pace.learn([AudioChunk(made, 100, 100) for made in made_ms])
     chunks = [AudioChunk(50.0 * number, 100, 100) for number in range(1, 30)]
-    gaps, held_ms = played(chunks, pace)
+    gaps, delay_ms = played(chunks, pace)
     assert gaps == []
-    assert held_ms <= 50.0
+    assert delay_ms <= 50.0
 
 
 def test_an_answer_that_is_slower_than_all_before_begins_later():
@@ -139,22 +139,22 @@ def test_an_answer_that_is_slower_than_all_before_begins_later():
         pace.learn(waiting_for_words(chance, late_ms=0.0))
     usual = waiting_for_words(chance, late_ms=0.0)
     slow = [chunk._replace(made_ms=385 + 1.7 * (chunk.made_ms - 385)) for chunk in usual]
-    gaps, held_ms = played(usual, pace)
-    slow_gaps, slow_held_ms = played(slow, pace)
+    gaps, delay_ms = played(usual, pace)
+    slow_gaps, slow_delay_ms = played(slow, pace)
     assert gaps == slow_gaps == []
-    assert slow_held_ms > held_ms + 50.0
+    assert slow_delay_ms > delay_ms + 50.0
 
 
-def test_without_a_start_that_is_held_back_the_same_answers_have_gaps():
+def test_without_a_start_that_waits_the_same_answers_have_gaps():
     clock = PlaybackClock(250)
     for chunk in made(0.6):
         clock = clock.send(chunk.playable_ms, chunk.made_ms)
     assert clock.num_gaps >= 2
 
 
-def test_an_answer_slower_than_real_time_is_held_no_longer_than_the_limit():
-    gaps, held_ms = played(made(1.5))
-    assert held_ms <= MOST_HELD_MS + 1
+def test_an_answer_slower_than_real_time_waits_no_longer_than_the_limit():
+    gaps, delay_ms = played(made(1.5))
+    assert delay_ms <= MOST_HELD_MS + 1
     assert gaps
     # each gap lasts until the lead survives again, so that there are few
     assert len(gaps) < len(made(1.5)) / 2
@@ -254,7 +254,7 @@ def test_the_embedded_voice_does_not_stutter_in_its_first_second(world, step_s):
 
 
 def test_gaps_and_latency_are_in_the_metrics(world, monkeypatch):
-    monkeypatch.setattr(Prebuffer, "_wait_s", lambda _: 0.0)  # nothing is held back
+    monkeypatch.setattr(Prebuffer, "_wait_s", lambda _: 0.0)  # nothing waits
 
     async def script(phone, engine):
         await phone.be_silent(0.4)

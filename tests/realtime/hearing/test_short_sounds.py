@@ -169,13 +169,13 @@ def test_bursts_like_barks_do_not_interrupt(world, hertz, length_s, count, pause
     bursts = [bark(hertz * chance.normal(1, 0.05), length_s, chance) for _ in range(count)]
     level = rms(recorded("question")) / rms(np.concatenate(bursts))
     pause = np.zeros(round(24_000 * pause_s))
-    sound = np.concatenate([np.concatenate([level * burst, pause]) for burst in bursts])
+    clip = np.concatenate([np.concatenate([level * burst, pause]) for burst in bursts])
 
     async def script(phone, engine):
         await phone.be_silent(0.4)
         await phone.hear(recorded("question"))
         await phone.until_sent(0.5)
-        await phone.hear(np.clip(sound, -1, 1).astype(np.float32))
+        await phone.hear(np.clip(clip, -1, 1).astype(np.float32))
         await phone.until_answered()
 
     assert happened(world.talk(script)) == "SERD"
