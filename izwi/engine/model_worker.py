@@ -291,7 +291,8 @@ class ModelWorker:
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Append entries to the log; return them without a stop id, which is not emitted."""
         tracks, request, following = sequence.tracks, sequence.request, self.runner.following
-        emitted, first, reason = sequence.emitted, len(sequence.emitted), None
+        emitted, kept, reason = sequence.emitted, drawn.entries, None
+        first = len(emitted)
         for ids in drawn.entries:
             if tracks.stops(ids, request):
                 reason = Reason.STOP
@@ -303,12 +304,15 @@ class ModelWorker:
             if len(emitted) >= self._limit(sequence):
                 reason = Reason.LENGTH
                 break
-        kept = drawn.entries[: len(emitted) - first]
+        if reason is not None:
+            kept = kept[: len(emitted) - first]
         if drawn.logprobs:
             sequence.output.logprobs += drawn.logprobs[: len(kept)]
         if reason is not None:
             self.scheduler.end(sequence, reason)
-        elif not sequence.pending.reconcile(tracks.progress, following, request):
+        elif sequence.pending.tracks and not sequence.pending.reconcile(
+            tracks.progress, following, request
+        ):
             self.scheduler.redraw(sequence)
         return kept
 

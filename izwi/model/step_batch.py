@@ -19,7 +19,9 @@ from izwi.request.request import Request
 from izwi.request.track_log import Entry
 
 
-class Span(Struct, frozen=True, eq=False):
+# A row is made for every sequence of every step, and none refers to itself, so they are not tracked
+# by the garbage collector.
+class Span(Struct, frozen=True, eq=False, gc=False):
     """Positions [start, stop) of one request's prompt and log, as a model reads them.
 
     Attributes:
@@ -65,7 +67,7 @@ class Span(Struct, frozen=True, eq=False):
         return self.entries[self.first_entry : min(self.stop_entry, self.num_known)]
 
 
-class Row(Span, frozen=True, eq=False):
+class Row(Span, frozen=True, eq=False, gc=False):
     """One sequence's share of a step.
 
     Attributes:

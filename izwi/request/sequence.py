@@ -238,6 +238,8 @@ class Sequence:
     @property
     def next_frames(self) -> int:
         """Number of frames that the next row most likely draws: 1 or 0."""
+        if self.tracks is ONE_TRACK:  # read for every sequence in every step
+            return 1
         following = self.pending.after(self.tracks.progress)
         return int(following is not None and self.tracks.is_frame(following.track))
 
