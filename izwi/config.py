@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from izwi.errors import InvalidRequest
 
-POLICIES = ("deadline", "priority", "fcfs")
+POLICY_NAMES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
 ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
 WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
@@ -93,7 +93,7 @@ class EngineConfig:
                 f"max_running ({self.max_running}) sequences",
                 param="max_step_tokens",
             )
-        require_one_of("policy", self.policy, POLICIES)
+        require_one_of("policy", self.policy, POLICY_NAMES)
         require_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
 
     def with_streams(self, num_streams: int) -> EngineConfig:

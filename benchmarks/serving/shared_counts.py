@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import arguments, write_result
-from izwi_api.usage.shared_counts import Counts, CountsFile
+from izwi_api.usage.shared_counts import CountsFile, KeyCounts
 
 _ROUNDS, _REPEATS = 15, 1000
 _PROCESSES, _SHARED_REPEATS = (2, 4), 4000
@@ -45,7 +45,7 @@ def open_file(folder: Path) -> Admit:
                 return False
             before = locked.counts
             spent = 1.0 if before is None else before.spent + 1
-            locked.write(Counts(now_s, spent, int(now_s // 86_400), {"characters": 0.0}))
+            locked.write(KeyCounts(now_s, spent, int(now_s // 86_400), {"characters": 0.0}))
         return True
 
     return admit

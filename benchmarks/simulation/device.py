@@ -23,7 +23,7 @@ from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
 from izwi.request.request import Chunk, EncodeInput, Request
 from izwi.request.sequence import Sequence
-from izwi.request.track_log import Entry, Progress
+from izwi.request.track_log import Entry, TrackProgress
 from izwi.runner.batch_builder import span_of
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
@@ -140,7 +140,9 @@ class SimulatedRunner:
     def learn(self, cost: StepCost) -> None:
         """Do nothing: the cost of steps matters only for lower tiers, which are not simulated."""
 
-    def following(self, request: Request, progress: Progress, drawn: Entry | None) -> Progress:
+    def following(
+        self, request: Request, progress: TrackProgress, drawn: Entry | None
+    ) -> TrackProgress:
         """Return the progress after an entry: there is one track."""
         del request, drawn
         return progress

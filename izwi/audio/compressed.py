@@ -13,7 +13,7 @@ from izwi.arrays import Float32
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class CompressedFormat:
     """How FFmpeg makes a compressed format.
 
     Attributes:
@@ -31,18 +31,18 @@ class Codec:
 
 CODECS = {
     # A Xing header would have to be written last, at the start.
-    "mp3": Codec("mp3", "libmp3lame", 96_000, {"write_xing": "0", "id3v2_version": "0"}),
+    "mp3": CompressedFormat("mp3", "libmp3lame", 96_000, {"write_xing": "0", "id3v2_version": "0"}),
     # By default Ogg holds a second of audio back in a page (microseconds).
-    "opus": Codec("ogg", "libopus", 64_000, {"page_duration": "40000"}),
-    "flac": Codec("flac", "flac"),
-    "aac": Codec("adts", "aac", 96_000),
+    "opus": CompressedFormat("ogg", "libopus", 64_000, {"page_duration": "40000"}),
+    "flac": CompressedFormat("flac", "flac"),
+    "aac": CompressedFormat("adts", "aac", 96_000),
 }
 
 
 class CodecEncoder:
     """A compressed format through FFmpeg, muxed for a reader that cannot seek."""
 
-    def __init__(self, codec: Codec, rate: int):
+    def __init__(self, codec: CompressedFormat, rate: int):
         self._rate = rate
         self._num_samples = 0
         self._sink = _Sink()

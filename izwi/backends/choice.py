@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.errors import InvalidRequest
 
 
 def open_backend(
     device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
-) -> ArrayBackend:
+) -> Backend:
     """Bind a backend to a device.
 
     Args:

@@ -18,7 +18,7 @@ from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec, StateSpec
-from izwi.model.protocol import Backend, Model, Pick
+from izwi.model.protocol import Model, ModelBackend, Pick
 from izwi.model.step_batch import Row, StepBatch
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext
@@ -27,8 +27,8 @@ from izwi.sampling.logprobs import Logprobs
 
 # Waits for samples, (n,) float32, that are being computed.
 PendingAudio = Callable[[], npt.NDArray[np.float32]]
-# Entries drawn for the rows that emit, and `StepSampler.logprobs` by index among them.
-Entries = tuple[list[list[int]], dict[int, Logprobs]]
+# DrawnEntries drawn for the rows that emit, and `StepSampler.logprobs` by index among them.
+DrawnEntries = tuple[list[list[int]], dict[int, Logprobs]]
 
 
 class PagedKV(Protocol):
@@ -157,7 +157,7 @@ class RecordedSteps(Protocol):
         """Return whether the next entries of these rows can be drawn by recorded steps."""
         ...
 
-    def launch(self, batch: StepBatch) -> InFlight[Entries]:
+    def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch a batch; return a wait for its entries, in order."""
         ...
 
@@ -182,7 +182,7 @@ class RecordedSteps(Protocol):
         ...
 
 
-class ArrayBackend(Backend, Protocol):
+class Backend(ModelBackend, Protocol):
     """One device in one dtype: allocates, moves, samples and frees arrays."""
 
     pads_encoders: bool  # whether pieces of audio are padded to go through an encoder together

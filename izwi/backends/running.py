@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,14 +15,14 @@ R = TypeVar("R")
 class HasBackend(Protocol):
     """Has a backend."""
 
-    backend: ArrayBackend
+    backend: Backend
 
 
 S = TypeVar("S", bound=HasBackend)
 
 
 def in_backend(work: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Run a method inside `ArrayBackend.running`."""
+    """Run a method inside `Backend.running`."""
 
     @wraps(work)
     def running(self: S, /, *arguments: P.args, **named: P.kwargs) -> R:

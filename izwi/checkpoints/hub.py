@@ -16,7 +16,7 @@ _HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """How far a model is on its way.
 
     Attributes:
@@ -30,8 +30,8 @@ class Progress:
     total_bytes: int | None = None
 
 
-# Called with a Progress, from any thread. An IzwiError that it raises stops the download.
-Report = Callable[[Progress], None]
+# Called with a DownloadProgress, from any thread. An IzwiError that it raises stops the download.
+Report = Callable[[DownloadProgress], None]
 
 
 def is_hub_id(text: str) -> bool:
@@ -91,6 +91,6 @@ def _reporting_bar(report: Report) -> type[Any]:
             with lock:
                 self._done += int(n or 0)
                 most = max(most, self._done)
-            report(Progress("downloading", most, int(self.total) if self.total else None))
+            report(DownloadProgress("downloading", most, int(self.total) if self.total else None))
 
     return Bar

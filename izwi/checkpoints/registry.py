@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from izwi.checkpoints.folder import read_json
-from izwi.checkpoints.hub import Progress, Report, fetch, is_hub_id
+from izwi.checkpoints.hub import DownloadProgress, Report, fetch, is_hub_id
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.model.capability import Capability
 from izwi.model.family import Family
@@ -22,7 +22,7 @@ from izwi.model.frontend import (
     SpeechFrontend,
     TranscriptionFrontend,
 )
-from izwi.model.protocol import Backend, Model
+from izwi.model.protocol import Model, ModelBackend
 
 ENTRY_POINT = "izwi.models"
 # Names that an operator may give to a model.
@@ -75,7 +75,7 @@ def family_of(folder: Path) -> Family:
     raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {sorted(known)}")
 
 
-def load_model(folder: Path, backend: Backend) -> Model:
+def load_model(folder: Path, backend: ModelBackend) -> Model:
     """Load a checkpoint's model alone, for an engine without API servers in its process.
 
     Raises CheckpointError.
@@ -109,7 +109,7 @@ class Registry:
         models: The models by name, for the engine.
     """
 
-    def __init__(self, backend: Backend | None = None):
+    def __init__(self, backend: ModelBackend | None = None):
         self._backend = backend
         self.frontends: dict[str, Frontend] = {}
         self.models: dict[str, Model] = {}
@@ -163,7 +163,7 @@ class Registry:
                 param="model",
             )
         if report is not None:
-            report(Progress("downloading"))
+            report(DownloadProgress("downloading"))
         return fetch(name, offline=offline, report=report)
 
     def read(self, folder: Path) -> Loaded:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from izwi.backends.budget import budget_of
 from izwi.backends.memory_plan import MemoryPlan
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
 from izwi.errors import InvalidRequest, ModelNotFound
@@ -48,7 +48,7 @@ class Engine:
     def __init__(
         self,
         models: Mapping[str, Model],
-        backend: ArrayBackend,
+        backend: Backend,
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         weight_bytes: Mapping[str, int] | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.backends.budget import MemoryBudget
-from izwi.backends.protocol import ArrayBackend, PendingAudio
+from izwi.backends.protocol import Backend, PendingAudio
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.in_flight import Launched, Results, awaited
@@ -62,7 +62,7 @@ class ModelWorker:
     @staticmethod
     def of(
         model: Model,
-        backend: ArrayBackend,
+        backend: Backend,
         config: EngineConfig,
         budget: MemoryBudget,
         clock: Callable[[], float],

@@ -11,14 +11,14 @@ from typing import Any, Protocol, cast
 from msgspec import Struct
 
 from izwi.model.frontend import Frontend
-from izwi.model.protocol import Backend, Model
+from izwi.model.protocol import Model, ModelBackend
 from izwi.model.sizes import ModelSizes
 
 
 class ModelModule(Protocol):
     """The module of a family that computes; both functions raise CheckpointError."""
 
-    def load_model(self, folder: Path, backend: Backend) -> Model:
+    def load_model(self, folder: Path, backend: ModelBackend) -> Model:
         """Read configuration and weights."""
         ...
 
@@ -48,7 +48,7 @@ class Family:
     fits: Callable[[Mapping[str, Any]], bool] | None = None
     prompts: tuple[type[Struct], ...] = ()
 
-    def load_model(self, folder: Path, backend: Backend) -> Model:
+    def load_model(self, folder: Path, backend: ModelBackend) -> Model:
         """Read configuration and weights.
 
         Raises:

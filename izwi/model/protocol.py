@@ -15,7 +15,7 @@ from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request.request import Request
-from izwi.request.track_log import Entry, Progress
+from izwi.request.track_log import Entry, TrackProgress
 
 # In `Model.inputs`: an id that the host does not know yet.
 UNKNOWN = -1
@@ -74,13 +74,13 @@ class Model(Protocol):
 class ChoosesTracks(Protocol):
     """A model with several tracks. Both methods are pure functions."""
 
-    def begin(self, request: Request) -> Progress:
+    def begin(self, request: Request) -> TrackProgress:
         """Return the state before the first entry of a request's log."""
         ...
 
     def following(
-        self, request: Request, progress: Progress, drawn: Entry | None
-    ) -> Progress | None:
+        self, request: Request, progress: TrackProgress, drawn: Entry | None
+    ) -> TrackProgress | None:
         """Return the state after an entry.
 
         Args:
@@ -195,7 +195,7 @@ class SpellsTokens(Protocol):
         ...
 
 
-class Backend(Protocol):
+class ModelBackend(Protocol):
     """A device with its operations and a way to put weights on it."""
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from izwi.audio.pcm import to_s16le
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, TranscriptionInput
@@ -72,7 +72,7 @@ class Models(Protocol):
         ...
 
 
-def platform_of(backend: ArrayBackend, weights: str = "auto", attention: str = "auto") -> str:
+def platform_of(backend: Backend, weights: str = "auto", attention: str = "auto") -> str:
     """Return what determines the last bits: device, dtype, and library with its kernels."""
     name = backend.dtype_name
     name += "" if weights == "auto" else f" with {weights} weights"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from izwi.request.request import Request
-from izwi.request.track_log import Following, Progress
+from izwi.request.track_log import Following, TrackProgress
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class Pending:
     ends: bool = False
     epoch: int = 0
     tracks: list[int] = field(default_factory=list, compare=False)
-    progress: Progress | None = field(default=None, compare=False)
+    progress: TrackProgress | None = field(default=None, compare=False)
 
-    def after(self, known: Progress) -> Progress | None:
+    def after(self, known: TrackProgress) -> TrackProgress | None:
         """Return the most likely progress after the entries in flight; None if the log ends.
 
         Args:
@@ -44,7 +44,7 @@ class Pending:
         return self.progress if self.tracks else known
 
     def launch(
-        self, known: Progress, following: Following, request: Request, *, is_last: bool
+        self, known: TrackProgress, following: Following, request: Request, *, is_last: bool
     ) -> None:
         """Predict the entry of a row that is launched.
 
@@ -77,7 +77,7 @@ class Pending:
         self.frames -= frames
         self.chunks -= 1
 
-    def reconcile(self, known: Progress, following: Following, request: Request) -> bool:
+    def reconcile(self, known: TrackProgress, following: Following, request: Request) -> bool:
         """Compare the log with the tracks for which steps in flight were launched.
 
         Args:
@@ -88,7 +88,7 @@ class Pending:
         Returns:
             Whether they draw on the right tracks. The progress after them is predicted again.
         """
-        progress: Progress | None = known
+        progress: TrackProgress | None = known
         for track in self.tracks:
             if progress is None or progress.track != track:
                 return False

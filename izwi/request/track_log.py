@@ -11,7 +11,7 @@ from izwi.request.request import Request
 Entry = tuple[int, ...]
 
 
-class Progress(NamedTuple):
+class TrackProgress(NamedTuple):
     """State after an entry that determines the next track. The model computes the next state.
 
     Attributes:
@@ -25,7 +25,7 @@ class Progress(NamedTuple):
 
 # (request, progress, ids of the entry) -> progress after it, None at the end. Ids of None mean that
 # they are not known yet, and return the most likely progress.
-Following = Callable[[Any, Progress, Entry | None], Progress | None]
+Following = Callable[[Any, TrackProgress, Entry | None], TrackProgress | None]
 
 
 class Tracks(Protocol):
@@ -37,7 +37,7 @@ class Tracks(Protocol):
         ...
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TrackProgress:
         """Track and counts after the known entries."""
         ...
 
@@ -80,7 +80,7 @@ class OneTrack:
     """The tracks of a model that has one: nothing to record. Implements `Tracks`."""
 
     of = None
-    progress = Progress(0)
+    progress = TrackProgress(0)
     ends_with_text = False
 
     def frames(self, entries: list[Entry]) -> list[Entry]:
@@ -123,7 +123,7 @@ class TrackLog:
         known_frames: Known entries that become audio, and the end frame.
     """
 
-    progress: Progress
+    progress: TrackProgress
     frame_track: int | None
     silent_ids: frozenset[int] = frozenset()
     end_frame: Entry | None = None

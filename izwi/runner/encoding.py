@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from izwi.backends.padded import encode_together
-from izwi.backends.protocol import ArrayBackend, RecordedSteps
+from izwi.backends.protocol import Backend, RecordedSteps
 from izwi.model.encoders import Encodes
 from izwi.model.protocol import Model
 from izwi.request.request import EncodeInput
@@ -20,7 +20,7 @@ class Encoders:
     def __init__(
         self,
         model: Model,
-        backend: ArrayBackend,
+        backend: Backend,
         max_pieces: int,
         cache: EncodedCache,
         graphs: RecordedSteps | None,

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from izwi.arrays import Float32
 from izwi.model.tracks import END, Codec, Track, frame_track
 from izwi.request.sequence import Sequence
-from izwi.request.track_log import Entry, Progress, TrackLog
+from izwi.request.track_log import Entry, TrackLog, TrackProgress
 
 Pending: TypeAlias = Callable[[], Float32]  # waits for samples
 
 
-def begun_tracks(tracks: Seq[Track], progress: Progress) -> TrackLog:
+def begun_tracks(tracks: Seq[Track], progress: TrackProgress) -> TrackLog:
     """Create the log of a sequence of a model with several tracks.
 
     Args:

@@ -14,7 +14,7 @@ from izwi.backends.memory_plan import (
     ModelNeeds,
     plan_memory,
 )
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import family_of
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
@@ -77,7 +77,7 @@ def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> 
 def needs_of(
     name: str,
     sizes: ModelSizes,
-    backend: ArrayBackend,
+    backend: Backend,
     config: EngineConfig,
     graphs: GraphBytes,
     weight_bytes: int = 0,
@@ -99,7 +99,7 @@ def needs_of(
 
 def plan_models(
     models: Mapping[str, Model],
-    backend: ArrayBackend,
+    backend: Backend,
     config: EngineConfig,
     weight_bytes: Mapping[str, int],
 ) -> MemoryPlan:
@@ -129,7 +129,7 @@ def plan_models(
 
 
 def prepare_device(
-    backend: ArrayBackend, folders: Mapping[str, Path], config: EngineConfig, weights: str
+    backend: Backend, folders: Mapping[str, Path], config: EngineConfig, weights: str
 ) -> dict[str, int]:
     """Limit the memory, and check that the models fit before any is loaded.
 
@@ -155,7 +155,7 @@ def prepare_device(
 
 
 def plan_folders(
-    folders: Mapping[str, Path], backend: ArrayBackend, config: EngineConfig, weights: str
+    folders: Mapping[str, Path], backend: Backend, config: EngineConfig, weights: str
 ) -> MemoryPlan:
     """Plan the memory for checkpoints that are not loaded yet, in seconds, from estimates.
 
@@ -191,7 +191,7 @@ _BITS = {"auto": None, "int8": 8.0, "fp8": 8.0, "int4": 4.5}
 
 def _fits(
     folders: Mapping[str, Path],
-    backend: ArrayBackend,
+    backend: Backend,
     memory: DeviceMemory,
     config: EngineConfig,
     weights: str,
@@ -205,7 +205,7 @@ def _fits(
 
 def _plan_of_folders(
     folders: Mapping[str, Path],
-    backend: ArrayBackend,
+    backend: Backend,
     memory: DeviceMemory,
     config: EngineConfig,
     weights: str,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from izwi.backends.budget import MemoryBudget
 from izwi.backends.compilations import Compilations, counted
 from izwi.backends.in_flight import InFlight
-from izwi.backends.protocol import ArrayBackend, PendingAudio
+from izwi.backends.protocol import Backend, PendingAudio
 from izwi.backends.running import in_backend
 from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
@@ -26,7 +26,7 @@ from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
-from izwi.request.track_log import Entry, Progress
+from izwi.request.track_log import Entry, TrackProgress
 from izwi.runner.batch import run_each
 from izwi.runner.batch_builder import batch_of, span_of
 from izwi.runner.by_track import draw_by_track
@@ -63,9 +63,7 @@ class Drawn(NamedTuple):
 class Runner:
     """Runs one model; owns its KV pages and codec states."""
 
-    def __init__(
-        self, model: Model, backend: ArrayBackend, config: EngineConfig, budget: MemoryBudget
-    ):
+    def __init__(self, model: Model, backend: Backend, config: EngineConfig, budget: MemoryBudget):
         self._model, self._ops = model, backend.ops
         self.backend = backend
         self.grammars = Grammars(model)
@@ -141,8 +139,8 @@ class Runner:
             sequence.tracks = begun_tracks(self._model.tracks, progress)
 
     def following(
-        self, request: Request, progress: Progress, drawn: Entry | None
-    ) -> Progress | None:
+        self, request: Request, progress: TrackProgress, drawn: Entry | None
+    ) -> TrackProgress | None:
         """Return the progress after an entry; a model with one track has always another."""
         if self._chooses_tracks is None:
             return progress
@@ -378,7 +376,7 @@ class Runner:
         return sequence.audio.state_row
 
     def as_error(self, failure: BaseException) -> BaseException:
-        """Return the error that a failed request ends with; see `ArrayBackend.request_error`."""
+        """Return the error that a failed request ends with; see `Backend.request_error`."""
         return self.backend.request_error(failure)
 
     def to_host(self, array: Any) -> npt.NDArray[Any]:

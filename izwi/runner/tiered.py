@@ -53,7 +53,7 @@ class TieredPages:
 
 
 class TieredStates:
-    """Implements `izwi.scheduler.codec_rows.StateRows` over an arena and some host memory."""
+    """Implements `izwi.scheduler.codec_rows.CodecRowStore` over an arena and some host memory."""
 
     def __init__(self, arena: StateArena, host_bytes: int):
         self._arena, self._host_bytes = arena, host_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from izwi.errors import InvalidRequest
-from izwi.sandbox.chat_template_worker import OUTPUT, REFUSED, TEMPLATE, Job, environment
+from izwi.sandbox.chat_template_worker import OUTPUT, REFUSED, TEMPLATE, TemplateJob, environment
 from izwi.sandbox.client import Frames, JobStopped, LimitedJob, LimitedPool, ProcessKind, only_frame
 
 MEMORY_BYTES = 256 << 20
@@ -20,7 +20,7 @@ _MAX_REFUSAL_BYTES = 4096
 _MAX_CHAR_BYTES = 4
 
 
-class ChatTemplate:
+class SandboxedTemplate:
     """One template. Its process starts with the first conversation and keeps running.
 
     Only one thread renders at a time.
@@ -78,7 +78,7 @@ class ChatTemplate:
             RecursionError: The variables are nested too deeply.
         """
         job = LimitedJob(
-            msgspec.json.encode(Job(dict(variables), max_chars, self._cpu_limit_s)),
+            msgspec.json.encode(TemplateJob(dict(variables), max_chars, self._cpu_limit_s)),
             self._time_limit_s,
             max_frame_bytes=max(_MAX_REFUSAL_BYTES, _MAX_CHAR_BYTES * max_chars),
         )

@@ -5,7 +5,7 @@
 It uses the frames of `izwi.sandbox.process`.
 
     in    T  the template's text; once, first
-          J  a `Job` in JSON
+          J  a `TemplateJob` in JSON
     out   O  the text that the template makes of a job
           X  the reason why there is none, a message for the caller
 
@@ -47,7 +47,7 @@ _LOADS = (
 )
 
 
-class Job(msgspec.Struct, frozen=True):
+class TemplateJob(msgspec.Struct, frozen=True):
     """A conversation to render.
 
     Attributes:
@@ -161,7 +161,7 @@ def main(memory_bytes: int) -> None:
         is_out_of_memory = False
         while not is_out_of_memory:  # the process is of no use after that
             _, content = read_frame(stream)
-            job = msgspec.json.decode(content, type=Job)
+            job = msgspec.json.decode(content, type=TemplateJob)
             begin_job(stream, job.cpu_s)
             kind = OUTPUT
             try:
@@ -175,7 +175,7 @@ def main(memory_bytes: int) -> None:
             end_job(stream)
 
 
-def _rendered(template: jinja2.Template, job: Job) -> str:
+def _rendered(template: jinja2.Template, job: TemplateJob) -> str:
     parts: list[str] = []
     left = job.max_chars
     for part in template.generate(job.variables):

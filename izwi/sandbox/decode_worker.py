@@ -4,7 +4,7 @@
 
 It uses the frames of `izwi.sandbox.process`.
 
-    in    J  a `Job` in JSON, followed by the file's bytes
+    in    J  a `DecodeJob` in JSON, followed by the file's bytes
     out   B  a block of samples, float32
           X  a `Refusal` in JSON, after any number of blocks
 
@@ -42,7 +42,7 @@ from izwi.sandbox.process import (
 BLOCK, REFUSED = b"B", b"X"
 
 
-class Job(msgspec.Struct, frozen=True):
+class DecodeJob(msgspec.Struct, frozen=True):
     """A file to decode.
 
     Attributes:
@@ -95,7 +95,7 @@ def main(memory_bytes: int) -> None:
 def _answer(stream: socket.socket) -> None:
     kind, content = read_frame(stream)
     assert kind == JOB
-    job = msgspec.json.decode(content, type=Job)
+    job = msgspec.json.decode(content, type=DecodeJob)
     file = bytes(read_exactly(stream, job.num_bytes))
     begin_job(stream, job.cpu_s)
     limits = DecodeLimits(job.max_audio_s, job.max_decoded_bytes)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.grammar import Grammar
 from izwi.sandbox.client import Frames, JobStopped, LimitedJob, ProcessKind, only_frame
-from izwi.sandbox.grammar_worker import REFUSED, USABLE, Job
+from izwi.sandbox.grammar_worker import REFUSED, USABLE, GrammarJob
 from izwi.sandbox.process import OUT_OF_TIME, exit_codes
 from izwi.sandbox.queue import LimitedQueue
 
@@ -142,7 +142,7 @@ def grammar_check() -> GrammarCheck:
 
 def _job(grammar: Grammar, cpu_s: float, *, with_mask: bool = False) -> LimitedJob:
     try:
-        job = msgspec.json.encode(Job(grammar.text, grammar.source, cpu_s, with_mask))
+        job = msgspec.json.encode(GrammarJob(grammar.text, grammar.source, cpu_s, with_mask))
     except UnicodeEncodeError as error:  # half a surrogate pair
         message = f"the {grammar.source} cannot be read: {error}"
         raise InvalidRequest(message, param=grammar.param) from error

@@ -4,7 +4,7 @@
 
 It uses the frames of `izwi.sandbox.process`.
 
-    in    J  a `Job` in JSON
+    in    J  a `GrammarJob` in JSON
     out   O  the grammar compiles, empty
           X  the reason why it does not, a message for the caller
 
@@ -30,7 +30,7 @@ MAX_TOKENS = 1 << 18
 _SAMPLES = ('start: %json {"type": "object"}', "start: /a{2}/", "start: nothing")
 
 
-class Job(msgspec.Struct, frozen=True):
+class GrammarJob(msgspec.Struct, frozen=True):
     """A grammar to compile.
 
     Attributes:
@@ -64,7 +64,7 @@ def byte_tokenizer() -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(_Bytes()), n_vocab=MAX_TOKENS, slices=[])
 
 
-def problem(tokenizer: LLTokenizer, job: Job) -> str | None:
+def problem(tokenizer: LLTokenizer, job: GrammarJob) -> str | None:
     """Compile a grammar; return the message for the caller if it cannot be used."""
     try:
         matcher = compile_grammar(tokenizer, job.text)
@@ -82,13 +82,13 @@ def main(memory_bytes: int) -> None:
     stream = socket.socket(fileno=0)
     tokenizer = byte_tokenizer()
     for sample in _SAMPLES:  # loads what is loaded once, while files can be opened
-        problem(tokenizer, Job(sample, "", 0.0, with_mask=True))
+        problem(tokenizer, GrammarJob(sample, "", 0.0, with_mask=True))
     limit_process(memory_bytes)
     send_frame(stream, READY)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             _, content = read_frame(stream)
-            job = msgspec.json.decode(content, type=Job)
+            job = msgspec.json.decode(content, type=GrammarJob)
             begin_job(stream, job.cpu_s)
             found = problem(tokenizer, job)
             send_frame(stream, USABLE if found is None else REFUSED, (found or "").encode())

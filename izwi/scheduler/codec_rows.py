@@ -11,7 +11,7 @@ from typing import Protocol
 from izwi.request.sequence import Sequence
 
 
-class StateRows(Protocol):
+class CodecRowStore(Protocol):
     """The rows of the arena."""
 
     @property
@@ -43,7 +43,7 @@ class StateRows(Protocol):
 class CodecRows:
     """The codec rows of one model's streams."""
 
-    def __init__(self, states: StateRows):
+    def __init__(self, states: CodecRowStore):
         self._states = states
         self._idle: dict[int, Sequence] = {}  # streams that do not run, the longest idle first
 

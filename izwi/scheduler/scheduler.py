@@ -15,7 +15,7 @@ from izwi.fairness.queue import may_queue
 from izwi.request.request import Reason
 from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
-from izwi.scheduler.codec_rows import CodecRows, StateRows
+from izwi.scheduler.codec_rows import CodecRows, CodecRowStore
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.deadline import text_slack_s
 from izwi.scheduler.plan import NO_FRAMES, Progress, Urgency
@@ -25,9 +25,9 @@ from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import (
     ContentKeys,
-    Counts,
     ModelProperties,
     PlannedRow,
+    SchedulerCounts,
     Work,
     worth_keeping,
 )
@@ -48,7 +48,7 @@ class Scheduler:
         self,
         config: EngineConfig,
         memory: PagedMemory,
-        states: StateRows,
+        states: CodecRowStore,
         facts: ModelProperties,
         device: DeviceShares | None = None,
     ):
@@ -66,7 +66,7 @@ class Scheduler:
         self._shares = ModelShares(device or DeviceShares(), limits=not self._speaks)
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
-        self.counts = Counts()
+        self.counts = SchedulerCounts()
 
     # -- state -------------------------------------------------------------------------------
     @property

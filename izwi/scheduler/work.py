@@ -95,7 +95,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Counts:
+class SchedulerCounts:
     """Counters since the start, for metrics."""
 
     steps: int = 0

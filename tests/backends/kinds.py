@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.backends.torch.backend import torch_backend
 
 HAS_MLX = importlib.util.find_spec("mlx") is not None
@@ -17,7 +17,7 @@ AHEAD = "mlx ahead"  # MLX that launches the next step before it awaits the last
 
 
 @cache
-def _made(name: str, dtype: str) -> ArrayBackend:
+def _made(name: str, dtype: str) -> Backend:
     if name != "torch":
         from izwi.backends.mlx.backend import mlx_backend
 
@@ -25,7 +25,7 @@ def _made(name: str, dtype: str) -> ArrayBackend:
     return torch_backend("cpu", dtype)
 
 
-def backend_of(name: str, dtype: str = "float32") -> ArrayBackend:
+def backend_of(name: str, dtype: str = "float32") -> Backend:
     """A backend by name; skips where it is not installed."""
     if name != "torch" and not HAS_MLX:
         pytest.skip("mlx is not installed")

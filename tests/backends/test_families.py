@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.conversation import AudioContent
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Any, Callable[[Path], Path], Callable[[Any], list[Request
 class OverTheCore:
     """Loads models that compute with compositions of a backend's core."""
 
-    def __init__(self, backend: ArrayBackend):
+    def __init__(self, backend: Backend):
         self.ops, self.load_weights = composed(backend.ops), backend.load_weights
 
 

@@ -82,7 +82,7 @@ def test_what_is_counted_is_named_and_policies_are_those_that_there_are() -> Non
     world.run()
     for load in world.engine.load.values():
         assert load.keys() == FIGURES.keys()
-    assert tuple(sorted(policy.POLICIES, key=config.POLICIES.index)) == config.POLICIES
+    assert tuple(sorted(policy.POLICIES, key=config.POLICY_NAMES.index)) == config.POLICY_NAMES
 
 
 def test_abort_frees_everything_at_once() -> None:

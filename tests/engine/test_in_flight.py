@@ -12,7 +12,7 @@ from izwi.engine.in_flight import Launched
 from izwi.request.prediction import Pending
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.request.track_log import Progress, TrackLog
+from izwi.request.track_log import TrackLog, TrackProgress
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.work import PlannedRow, Work
@@ -55,9 +55,9 @@ def test_the_entry_that_reaches_the_limit_is_the_last(limit: int, ends: bool) ->
 
 
 def test_the_last_entry_of_the_tracks_is_the_last() -> None:
-    for after, ends in ((None, True), (Progress(0), False)):
+    for after, ends in ((None, True), (TrackProgress(0), False)):
         sequence = sequence_of()
-        sequence.tracks = TrackLog(Progress(0), 0)
+        sequence.tracks = TrackLog(TrackProgress(0), 0)
         predicted(PlannedRow(sequence, 0, 4), following=lambda *_, after=after: after)
         assert sequence.pending.ends is ends
         assert sequence.pending.tracks == [0]

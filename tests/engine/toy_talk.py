@@ -22,7 +22,7 @@ from izwi.model.tracks import END, Track
 from izwi.ops import Array, AttentionSpec, Ops
 from izwi.request.digests import digest_ints
 from izwi.request.request import EncodeInput, Request, SamplingParams, TrackParams
-from izwi.request.track_log import Entry, Progress
+from izwi.request.track_log import Entry, TrackProgress
 from tests.engine.toy import summed
 
 TEXT, FRAMES = 0, 1
@@ -109,25 +109,25 @@ class ToyTalk:
         self.tracks_drawn: list[set[int]] = []  # of each step
 
     # -- what follows ------------------------------------------------------------------------
-    def begin(self, request: Request) -> Progress:
-        return Progress(TEXT, (NUM_TEXT, 0))
+    def begin(self, request: Request) -> TrackProgress:
+        return TrackProgress(TEXT, (NUM_TEXT, 0))
 
     def following(
-        self, request: Request, progress: Progress, drawn: Entry | None
-    ) -> Progress | None:
+        self, request: Request, progress: TrackProgress, drawn: Entry | None
+    ) -> TrackProgress | None:
         left, text_done = progress.state
         left -= 1
         if progress.track == TEXT:
             if drawn == (TEXT_END,):
                 text_done = 1
             if left == 0 or text_done:
-                return Progress(FRAMES, (NUM_FRAMES, text_done))
-            return Progress(TEXT, (left, text_done))
+                return TrackProgress(FRAMES, (NUM_FRAMES, text_done))
+            return TrackProgress(TEXT, (left, text_done))
         if drawn is not None and drawn[0] == AUDIO_END:
-            return None if text_done else Progress(TEXT, (NUM_TEXT, 0))
+            return None if text_done else TrackProgress(TEXT, (NUM_TEXT, 0))
         if left == 0 and not text_done:
-            return Progress(TEXT, (NUM_TEXT, 0))
-        return Progress(FRAMES, (left, text_done))
+            return TrackProgress(TEXT, (NUM_TEXT, 0))
+        return TrackProgress(FRAMES, (left, text_done))
 
     # -- positions ---------------------------------------------------------------------------
     def _logged(self, row: Row) -> list[Logged]:

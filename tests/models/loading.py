@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from izwi.model.family import Family
-from izwi.model.protocol import Backend, Model
+from izwi.model.protocol import Model, ModelBackend
 
 
 class Checkpoint(NamedTuple):
@@ -15,7 +15,7 @@ class Checkpoint(NamedTuple):
     model: Any
 
 
-def load_checkpoint(family: Family, folder: Path, backend: Backend) -> Checkpoint:
+def load_checkpoint(family: Family, folder: Path, backend: ModelBackend) -> Checkpoint:
     return Checkpoint(family.load_frontend(folder), family.load_model(folder, backend))
 
 

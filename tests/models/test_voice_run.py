@@ -85,19 +85,19 @@ def test_a_stage_waits_for_one_in_another_list(tmp_path: Path) -> None:
     read = f"import pathlib; pathlib.Path({str(made)!r}).unlink()"
     codec_stage = run.Stage("codec", (sys.executable, "-c", make))
     decoder = run.Stage("decoder", (sys.executable, "-c", read), after="codec")
-    progress = run.Progress(tmp_path)
+    progress = run.StageProgress(tmp_path)
     run.run([[codec_stage], [decoder]], progress)
-    assert run.Progress(tmp_path).finished == {"codec", "decoder"}
+    assert run.StageProgress(tmp_path).finished == {"codec", "decoder"}
 
 
 def test_an_interrupted_run_continues_with_the_remaining_time(tmp_path: Path) -> None:
     whole = run.plan(OPTIONS, {}, set(), gpus=1)
-    progress = run.Progress(tmp_path)
+    progress = run.StageProgress(tmp_path)
     progress.note(whole[0], 20.0, finished=True)
     progress.note(whole[1], 30.0, finished=True)
     progress.note(whole[2], 45.0, finished=False)
     progress.note(whole[2], 45.0, finished=False)
-    again = run.Progress(tmp_path)
+    again = run.StageProgress(tmp_path)
     rest = run.plan(OPTIONS, again.ran_s, again.finished, gpus=1)
     assert [stage.name for stage in rest] == VOICE[2:]
     assert rest[0].seconds == whole[2].seconds - 90
@@ -105,11 +105,11 @@ def test_an_interrupted_run_continues_with_the_remaining_time(tmp_path: Path) ->
 
 
 def test_a_failed_stage_ends_the_run_and_is_not_recorded_as_finished(tmp_path: Path) -> None:
-    progress = run.Progress(tmp_path)
+    progress = run.StageProgress(tmp_path)
     with pytest.raises(SystemExit, match="codec failed with status 3"):
         run.run([[run.Stage("codec", (sys.executable, "-c", "raise SystemExit(3)"))]], progress)
     run.run([[run.Stage("text", (sys.executable, "-c", ""))]], progress)
-    assert run.Progress(tmp_path).finished == {"text"}
+    assert run.StageProgress(tmp_path).finished == {"text"}
 
 
 def test_independent_stages_run_at_the_same_time(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_independent_stages_run_at_the_same_time(tmp_path: Path) -> None:
     talker_stage = run.Stage("talker", (sys.executable, "-c", meet, *files))
     asr_stage = run.Stage("asr", (sys.executable, "-c", meet, *reversed(files)))
     after = run.Stage("figures", (sys.executable, "-c", ""))
-    progress = run.Progress(tmp_path)
+    progress = run.StageProgress(tmp_path)
     run.run([[talker_stage, after], [asr_stage]], progress)
-    assert run.Progress(tmp_path).finished == {"talker", "asr", "figures"}
+    assert run.StageProgress(tmp_path).finished == {"talker", "asr", "figures"}
 
 
 def test_files_that_are_too_large_are_named(tmp_path: Path, monkeypatch) -> None:
@@ -319,7 +319,7 @@ def test_a_run_on_another_machine_repeats_stages_with_missing_files(
     for name in there:
         (work / name).parent.mkdir(parents=True)
         (work / name).touch()
-    progress = run.Progress(out)
+    progress = run.StageProgress(out)
     out.mkdir()
     for name in ("text", "speech"):
         progress.note(run.Stage(name, ()), 1.0, finished=True)

@@ -8,7 +8,7 @@ import pytest
 
 from izwi.request.prediction import Pending
 from izwi.request.request import Request
-from izwi.request.track_log import ONE_TRACK, Entry, Following, Progress, TrackLog
+from izwi.request.track_log import ONE_TRACK, Entry, Following, TrackLog, TrackProgress
 from tests.engine.toy import ToyPrompt
 
 TEXT, FRAMES = 0, 1
@@ -16,15 +16,15 @@ SILENT, END = 9, (8,)
 REQUEST = Request("a", "m", ToyPrompt(()))
 
 
-def following(_: Any, progress: Progress, drawn: Entry | None) -> Progress | None:
+def following(_: Any, progress: TrackProgress, drawn: Entry | None) -> TrackProgress | None:
     """Text, frame, text, frame; the id 7 ends the log."""
     if drawn == (7,):
         return None
-    return Progress(FRAMES if progress.track == TEXT else TEXT)
+    return TrackProgress(FRAMES if progress.track == TEXT else TEXT)
 
 
 def log_of(*entries: int, end_frame: Entry | None = END) -> TrackLog:
-    log = TrackLog(Progress(TEXT), FRAMES, frozenset([SILENT]), end_frame)
+    log = TrackLog(TrackProgress(TEXT), FRAMES, frozenset([SILENT]), end_frame)
     for entry in entries:
         log.append((entry,), following, REQUEST)
     return log
@@ -61,7 +61,7 @@ class Ahead:
         return self.log.num_frames(0, self.pending.tracks)
 
     @property
-    def next(self) -> Progress | None:
+    def next(self) -> TrackProgress | None:
         return self.pending.after(self.log.progress)
 
     def launch(self, follows: Following = following) -> bool:
@@ -84,7 +84,7 @@ def test_frames_in_flight_are_counted_until_they_are_known() -> None:
         assert not ahead.launch()
         counts.append(ahead.num_frames)
     assert counts == [0, 0, 1]
-    assert (ahead.pending.tracks, ahead.next) == ([TEXT, FRAMES], Progress(TEXT))
+    assert (ahead.pending.tracks, ahead.next) == ([TEXT, FRAMES], TrackProgress(TEXT))
     ahead.append((1,))
     assert (ahead.num_frames, ahead.pending.tracks, ahead.log.known_frames) == (1, [FRAMES], [])
     ahead.append((2,))
@@ -101,7 +101,7 @@ def test_a_frame_in_flight_that_is_silent_or_dropped_is_not_counted_any_more() -
     ahead.launch()
     assert ahead.num_frames == 1
     ahead.pending.drop()
-    assert (ahead.num_frames, ahead.next) == (0, Progress(TEXT))
+    assert (ahead.num_frames, ahead.next) == (0, TrackProgress(TEXT))
     assert ahead.pending == Pending(epoch=1)
 
 
@@ -111,18 +111,18 @@ def test_steps_in_flight_are_compared_with_the_tracks_that_follow() -> None:
         ahead.launch()
     ahead.append((1,))
     assert ahead.reconcile()
-    assert ahead.next == Progress(FRAMES), "predicted again, after the two in flight"
-    ahead.append((2,), lambda *_: Progress(FRAMES))  # otherwise than predicted
+    assert ahead.next == TrackProgress(FRAMES), "predicted again, after the two in flight"
+    ahead.append((2,), lambda *_: TrackProgress(FRAMES))  # otherwise than predicted
     assert not ahead.reconcile()
 
 
 def test_a_launch_that_most_likely_ends_the_log_says_so() -> None:
-    def ends(_: Any, progress: Progress, drawn: Entry | None) -> Progress | None:
-        return None if progress.track == FRAMES else Progress(FRAMES)
+    def ends(_: Any, progress: TrackProgress, drawn: Entry | None) -> TrackProgress | None:
+        return None if progress.track == FRAMES else TrackProgress(FRAMES)
 
     ahead = Ahead(log_of())
     assert not ahead.launch(ends)
-    assert ahead.next == Progress(FRAMES)
+    assert ahead.next == TrackProgress(FRAMES)
     assert ahead.launch(ends)
     assert ahead.next is None
 

@@ -11,9 +11,9 @@ import pytest
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
-from izwi.sandbox.chat_template import ChatTemplate
+from izwi.sandbox.chat_template import SandboxedTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
-from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
+from izwi_models.qwen3_chat.template import SandboxedTemplate as QwenTemplate
 from izwi_models.qwen3_chat.template import read_template
 from tests.models.tiny_chat import TEMPLATES, write_tokenizer
 
@@ -216,7 +216,7 @@ HARM = {
 @pytest.mark.parametrize("name", HARM)
 def test_a_template_that_does_harm_is_stopped(name):
     source, message = HARM[name]
-    template = ChatTemplate(source, cpu_limit_s=1, memory_bytes=64 << 20)
+    template = SandboxedTemplate(source, cpu_limit_s=1, memory_bytes=64 << 20)
     # the next conversation gets the same error; of processor time one second is enough
     for _ in range(1 if message == "processor time" else 2):
         with pytest.raises(InvalidRequest, match=message) as refused:
@@ -226,7 +226,9 @@ def test_a_template_that_does_harm_is_stopped(name):
 
 
 def test_a_conversation_that_cannot_be_put_in_stops_no_other():
-    template = ChatTemplate("{% if n %}{{ 'x' * n }}{% else %}ok{% endif %}", memory_bytes=64 << 20)
+    template = SandboxedTemplate(
+        "{% if n %}{{ 'x' * n }}{% else %}ok{% endif %}", memory_bytes=64 << 20
+    )
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="memory"):
             template.render({"n": 10**10}, 100)
@@ -235,7 +237,7 @@ def test_a_conversation_that_cannot_be_put_in_stops_no_other():
 
 
 def test_a_process_that_ended_while_idle_costs_nothing():
-    template = ChatTemplate("{{ n }}")
+    template = SandboxedTemplate("{{ n }}")
     for n in range(3):  # the first starts the process
         assert template.render({"n": n}, 100) == str(n)
         (process,) = template._pool.processes
@@ -245,7 +247,7 @@ def test_a_process_that_ended_while_idle_costs_nothing():
 
 
 def test_many_threads_share_one_process():
-    template = ChatTemplate("{{ n }}{% for i in range(50) %}{{ n }}{% endfor %}")
+    template = SandboxedTemplate("{{ n }}{% for i in range(50) %}{{ n }}{% endfor %}")
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: template.render({"n": n}, 1000), range(40)))
     assert texts == [str(n) * 51 for n in range(40)]
@@ -253,4 +255,4 @@ def test_many_threads_share_one_process():
 
 def test_an_invalid_template_fails_at_load():
     with pytest.raises(ValueError, match="Jinja"):
-        ChatTemplate("{% for %}")
+        SandboxedTemplate("{% for %}")

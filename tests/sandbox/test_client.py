@@ -32,7 +32,7 @@ def wav(seconds):
 
 
 def job(content):
-    head = decode_worker.Job(len(content), 16_000, 600.0, 1 << 28, 60)
+    head = decode_worker.DecodeJob(len(content), 16_000, 600.0, 1 << 28, 60)
     return LimitedJob(msgspec.json.encode(head), 60.0, content, 4 << 20)
 
 

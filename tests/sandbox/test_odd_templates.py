@@ -8,10 +8,10 @@ import pytest
 
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
-from izwi.sandbox.chat_template import ChatTemplate
+from izwi.sandbox.chat_template import SandboxedTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY
-from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
+from izwi_models.qwen3_chat.template import SandboxedTemplate as QwenTemplate
 from izwi_models.qwen3_chat.template import read_template
 from tests.models.tiny_chat import write_tiny_chat, write_tokenizer
 from tests.sandbox.test_chat_template import reference
@@ -62,17 +62,17 @@ def test_text_that_is_not_unicode_is_refused(tokenizer, source):
 
 def test_a_refusal_that_is_not_unicode_reaches_the_caller():
     with pytest.raises(InvalidRequest, match=r"refuses this: no \\ud800"):
-        ChatTemplate(r"{{ raise_exception('no \ud800') }}").render({}, 99)
+        SandboxedTemplate(r"{{ raise_exception('no \ud800') }}").render({}, 99)
 
 
 def test_a_module_that_cannot_be_loaded_is_named_in_plain_words():
     with pytest.raises(InvalidRequest, match="may not open files"):
-        ChatTemplate("{{ 'x'.encode('punycode') }}").render({}, 99)
+        SandboxedTemplate("{{ 'x'.encode('punycode') }}").render({}, 99)
 
 
 def test_a_template_that_is_not_unicode_fails_at_load():
     with pytest.raises(ValueError, match="surrogates not allowed"):
-        ChatTemplate("\ud800{{ messages[0].content }}")
+        SandboxedTemplate("\ud800{{ messages[0].content }}")
 
 
 @pytest.mark.parametrize("listed", [["x"], [3], [{"name": ["default"], "template": "x"}], {}])

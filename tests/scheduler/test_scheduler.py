@@ -13,7 +13,7 @@ from izwi.errors import InvalidRequest, Overloaded
 from izwi.request.prediction import Pending
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import PauseReason, Phase, Sequence
-from izwi.request.track_log import Progress, TrackLog
+from izwi.request.track_log import TrackLog, TrackProgress
 from izwi.scheduler.plan import Order, Plan, Policy, View
 from izwi.scheduler.policy import POLICIES
 from izwi.scheduler.scheduler import Scheduler
@@ -371,7 +371,7 @@ def test_a_stream_that_has_ended_keeps_its_codec_row_until_it_is_finished() -> N
 def test_the_end_of_entries_gives_frames_their_end_and_frees_the_pages() -> None:
     scheduler = scheduler_of(frame_s=0.1)
     sequence = sequence_of(0)
-    sequence.tracks = TrackLog(Progress(0), 0, end_frame=(9,), known_frames=[(1,)])
+    sequence.tracks = TrackLog(TrackProgress(0), 0, end_frame=(9,), known_frames=[(1,)])
     sequence.pending.tracks.append(0)
     scheduler.add(sequence)
     scheduler.schedule(0.0)
@@ -389,7 +389,7 @@ def test_the_end_of_entries_gives_frames_their_end_and_frees_the_pages() -> None
 def test_a_redraw_runs_the_last_position_again() -> None:
     scheduler = scheduler_of()
     sequence = sequence_of(0)
-    sequence.tracks = TrackLog(Progress(0), None)
+    sequence.tracks = TrackLog(TrackProgress(0), None)
     scheduler.add(sequence)
     step(scheduler)
     sequence.kv.num_computed, sequence.pending.entries = 4, 1

@@ -34,7 +34,7 @@ from izwi_api.console import FAILED, messages
 from izwi_api.runtime_options import RuntimeOptions
 
 if TYPE_CHECKING:
-    from izwi.backends.protocol import ArrayBackend
+    from izwi.backends.protocol import Backend
 
 ModelOption = Annotated[
     list[str] | None,
@@ -189,7 +189,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices(backend: ArrayBackend) -> Iterator[Finding]:
+def _devices(backend: Backend) -> Iterator[Finding]:
     from izwi.backends.torch.devices import cuda_devices, has_mps
 
     gpus = cuda_devices()
@@ -211,7 +211,7 @@ def _devices(backend: ArrayBackend) -> Iterator[Finding]:
 
 
 def _plan(
-    backend: ArrayBackend, runtime: RuntimeOptions, sources: tuple[str, ...], config: EngineConfig
+    backend: Backend, runtime: RuntimeOptions, sources: tuple[str, ...], config: EngineConfig
 ) -> Iterator[Finding]:
     """Describe how models would use the device's memory, from estimates: none is loaded."""
     from izwi.checkpoints.registry import named
@@ -250,7 +250,7 @@ def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:
     yield Finding("device", "cuda", Status.NOTE, detail)
 
 
-def _checkpoints(backend: ArrayBackend) -> Iterator[Finding]:
+def _checkpoints(backend: Backend) -> Iterator[Finding]:
     from izwi.checkpoints.registry import Registry, embedded
     from izwi_api.settings import DEFAULT_MODELS
 

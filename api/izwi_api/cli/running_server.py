@@ -21,7 +21,7 @@ _UNAUTHORIZED = 401
 # Another program may respond with anything.
 _MAX_ANSWER_BYTES = 1 << 20
 
-Entries = list[dict[str, Any]]
+ListedModels = list[dict[str, Any]]
 
 
 def running_server(
@@ -55,7 +55,7 @@ def running_server(
     return DEFAULT_URL
 
 
-def _entries(api_key: str | None) -> Entries | None:
+def _entries(api_key: str | None) -> ListedModels | None:
     """Return the capabilities of a server of ours that is ready; None if there is none."""
     # a proxy's "localhost" would be another machine
     with httpx.Client(timeout=_PATIENCE_S, trust_env=False, follow_redirects=True) as http:
@@ -69,7 +69,7 @@ def _entries(api_key: str | None) -> Entries | None:
                 # sent only to a server that requires it
                 content = _answer(http, "/v1/models", api_key)
             found = json.loads(content)["data"]
-            entries: Entries = [entry for entry in found if entry["owned_by"] == "izwi"]
+            entries: ListedModels = [entry for entry in found if entry["owned_by"] == "izwi"]
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return None
     return entries or None
@@ -87,7 +87,7 @@ def _answer(http: httpx.Client, path: str, api_key: str | None) -> bytes:
     return content
 
 
-def _serves(entries: Entries, wanted: Mapping[Capability, str | None]) -> bool:
+def _serves(entries: ListedModels, wanted: Mapping[Capability, str | None]) -> bool:
     return all(
         any(task.value in tasks_of(e) and model in (None, e.get("id")) for e in entries)
         for task, model in wanted.items()

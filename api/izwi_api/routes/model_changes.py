@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from izwi.checkpoints.hub import Progress
+from izwi.checkpoints.hub import DownloadProgress
 from izwi.errors import IzwiError
 from izwi_api.http.app_state import state_of
 from izwi_api.http.bodies import read_json
@@ -80,7 +80,7 @@ async def _last(request: Request, change: Change) -> Response:
     return JSONResponse(_entry(request, change, last))
 
 
-def _entry(request: Request, change: Change, progress: Progress) -> dict[str, object]:
+def _entry(request: Request, change: Change, progress: DownloadProgress) -> dict[str, object]:
     entry: dict[str, object] = {
         "object": "model.progress",
         "model": change.name,

@@ -16,7 +16,7 @@ from functools import partial
 import zmq
 
 from izwi.backends.choice import open_backend
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, load_model
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import SteppingThread
@@ -237,7 +237,7 @@ class ApiServerConnections:
 
 
 # Returns the models, their backend, and the bytes of the weights of each, as far as known.
-LoadModels = Callable[[EngineSpec], tuple[Mapping[str, Model], ArrayBackend, Mapping[str, int]]]
+LoadModels = Callable[[EngineSpec], tuple[Mapping[str, Model], Backend, Mapping[str, int]]]
 
 
 def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
@@ -273,7 +273,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
 
 def load_models(
     spec: EngineSpec,
-) -> tuple[Mapping[str, Model], ArrayBackend, Mapping[str, int]]:
+) -> tuple[Mapping[str, Model], Backend, Mapping[str, int]]:
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
     backend = open_backend(where.device, where.dtype, where.weights, where.attention)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from izwi.backends.choice import open_backend
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, named
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
@@ -20,7 +20,7 @@ from izwi_api.services.models.served import LocalModels
 
 def load_models(
     sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig
-) -> tuple[Registry, ArrayBackend]:
+) -> tuple[Registry, Backend]:
     """Load checkpoints onto a device, and log each one.
 
     Raises:

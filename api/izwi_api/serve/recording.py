@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from izwi.backends.protocol import ArrayBackend
+from izwi.backends.protocol import Backend
 from izwi.engine.step_thread import Observer
 from izwi.recording.recorder import Models, RequestRecorder, platform_of
 from izwi_api.runtime_options import RuntimeOptions
@@ -26,7 +26,7 @@ def recorded(
     engine: Observable,
     path: Path | None,
     models: Models,
-    backend: ArrayBackend,
+    backend: Backend,
     runtime: RuntimeOptions,
 ) -> Iterator[None]:
     """Record an engine until the block ends; the engine must not have started.

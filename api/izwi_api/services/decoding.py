@@ -22,7 +22,7 @@ from izwi.audio.limits import DecodeLimits
 from izwi.audio.resample import Resampling
 from izwi.errors import InvalidAudio, TooLarge
 from izwi.sandbox.client import Frames, JobStopped, LimitedJob, ProcessKind
-from izwi.sandbox.decode_worker import BLOCK, REFUSED, Job, Refusal
+from izwi.sandbox.decode_worker import BLOCK, REFUSED, DecodeJob, Refusal
 from izwi.sandbox.queue import LimitedQueue
 
 MEMORY_BYTES = 512 << 20
@@ -207,7 +207,7 @@ class DecoderPool:
 def _job(
     content: bytes, rate: int, limits: DecodeLimits, resampling: Resampling, time_limit_s: float
 ) -> LimitedJob:
-    head = Job(
+    head = DecodeJob(
         num_bytes=len(content),
         rate=rate,
         max_audio_s=limits.max_audio_s,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from izwi.errors import QuotaExceeded, RateLimited
-from izwi_api.usage.shared_counts import Counts, CountsFile
+from izwi_api.usage.shared_counts import CountsFile, KeyCounts
 
 DAY_S = 86_400
 _MINUTE_S = 60.0
@@ -276,7 +276,7 @@ class Meter:
             for what, amount in amounts.items():
                 self._unreported[what] = self._unreported.get(what, 0.0) + amount
 
-    def _take_in(self, counts: Counts) -> None:
+    def _take_in(self, counts: KeyCounts) -> None:
         """Replace the local counts by the shared ones plus unreported usage."""
         now_s, wall_s = self._clock(), self._wall_clock()
         if self._bucket is not None:
@@ -289,7 +289,7 @@ class Meter:
             used = max(0.0, known.used + self._unreported.get(what, 0.0))
             self._quotas[what] = replace(known, used=used)
 
-    def _counts(self, before: Counts | None) -> Counts:
+    def _counts(self, before: KeyCounts | None) -> KeyCounts:
         """Return the current counts; those without a limit keep their last values."""
         wall_s = self._wall_clock()
         spent_at_s, spent = wall_s, 0.0
@@ -300,7 +300,7 @@ class Meter:
         day = int(wall_s // DAY_S)
         used = dict(before.used) if before is not None and before.day == day else {}
         used |= {what: quota.at(wall_s).used for what, quota in self._quotas.items()}
-        return Counts(spent_at_s, spent, day, used)
+        return KeyCounts(spent_at_s, spent, day, used)
 
     def levels(self) -> list[Level]:
         """Return the rest of each limit of the key."""

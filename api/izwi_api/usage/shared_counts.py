@@ -31,7 +31,7 @@ _MIN_ALONE_S, _MAX_ALONE_S = 0.01, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class KeyCounts:
     """The usage of a key.
 
     Attributes:
@@ -54,11 +54,11 @@ class LockedCounts:
         counts: The counts; None if there are none yet, or the file was damaged.
     """
 
-    def __init__(self, descriptor: int, key_name: str, counts: Counts | None):
+    def __init__(self, descriptor: int, key_name: str, counts: KeyCounts | None):
         self.counts = counts
         self._descriptor, self._key_name = descriptor, key_name
 
-    def write(self, counts: Counts) -> None:
+    def write(self, counts: KeyCounts) -> None:
         """Replace the counts. Raises OSError."""
         fields = {
             "format": _FORMAT,
@@ -92,7 +92,7 @@ class CountsFile:
         """Lock the counts until the block ends; None if they cannot be used now.
 
         Args:
-            now_s: Seconds since 1970. Counts from a later time are ignored.
+            now_s: Seconds since 1970. KeyCounts from a later time are ignored.
         """
         descriptor = self._lock() if time.monotonic() >= self._alone_until_s else None
         if descriptor is None:
@@ -136,7 +136,7 @@ class CountsFile:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return os.open(self.path, flags, 0o600)
 
-    def _read(self, descriptor: int, now_s: float) -> Counts | None:
+    def _read(self, descriptor: int, now_s: float) -> KeyCounts | None:
         content = os.pread(descriptor, _NUM_BYTES, 0)
         if not content:
             return None
@@ -156,11 +156,11 @@ class CountsFile:
             self._is_failing = True
 
 
-def _parse(content: bytes, now_s: float) -> Counts:
+def _parse(content: bytes, now_s: float) -> KeyCounts:
     fields = json.loads(content)
     if fields["format"] != _FORMAT:
         raise ValueError(f"its format is {fields['format']!r}")
-    counts = Counts(
+    counts = KeyCounts(
         float(fields["spent_at_s"]),
         float(fields["spent"]),
         int(fields["day"]),

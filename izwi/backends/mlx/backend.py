@@ -35,7 +35,7 @@ _BITS = {"auto": None, "int8": 8, "int4": 4}
 
 
 class MlxBackend:
-    """MLX in one dtype. Implements `izwi.backends.protocol.ArrayBackend`."""
+    """MLX in one dtype. Implements `izwi.backends.protocol.Backend`."""
 
     pads_encoders = False  # one device runs one piece after the other as fast
 

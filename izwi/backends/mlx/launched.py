@@ -19,7 +19,7 @@ from izwi.backends.mlx.adjust import DrawnAhead
 from izwi.backends.mlx.kv import MlxPagedKV
 from izwi.backends.mlx.sampler import MlxSampler, MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
-from izwi.backends.protocol import Entries, PendingAudio
+from izwi.backends.protocol import DrawnEntries, PendingAudio
 from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import Codec, frame_track
@@ -87,7 +87,7 @@ class LaunchedSteps:
         """Return whether these rows can be launched: yes, if each draws at most one entry."""
         return bool(batch.rows) and max(batch.counts) <= 1
 
-    def launch(self, batch: StepBatch) -> InFlight[Entries]:
+    def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
 
         The previous launch may still be in flight: its entries are read on the device.
@@ -227,7 +227,7 @@ def _by_part(
     return list(found.values())
 
 
-def _in_order(parts: Seq[_Part], order: Seq[int]) -> Entries:
+def _in_order(parts: Seq[_Part], order: Seq[int]) -> DrawnEntries:
     """Wait for the entries of all parts, and sort them by row; see `LaunchedSteps.launch`."""
     entries: dict[int, list[int]] = {}
     logprobs: dict[int, Logprobs] = {}

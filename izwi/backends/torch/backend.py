@@ -42,7 +42,7 @@ _SMALL_BYTES = 256 << 20
 
 
 class TorchBackend:
-    """Torch on one device in one dtype. Implements `izwi.backends.protocol.ArrayBackend`."""
+    """Torch on one device in one dtype. Implements `izwi.backends.protocol.Backend`."""
 
     def __init__(self, ops: TorchOps):
         self.ops = ops

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from izwi.checkpoints.folder import read_json, tensor_names
 from izwi.errors import CheckpointError
 from izwi.model.layers import CacheSpec
-from izwi.model.protocol import UNKNOWN, Backend, Pick
+from izwi.model.protocol import UNKNOWN, ModelBackend, Pick
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.request import EncodeInput, Request
-from izwi.request.track_log import Entry, Progress
+from izwi.request.track_log import Entry, TrackProgress
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (
     DetokenizerConfig,
@@ -110,12 +110,12 @@ class LFM2Audio:
     def max_positions(self) -> int:
         return self._config.lfm.max_position_embeddings
 
-    def begin(self, request: Request) -> Progress:  # noqa: ARG002
+    def begin(self, request: Request) -> TrackProgress:  # noqa: ARG002
         return _progress(first_turn(self._blocks))
 
     def following(
-        self, request: Request, progress: Progress, drawn: Entry | None
-    ) -> Progress | None:
+        self, request: Request, progress: TrackProgress, drawn: Entry | None
+    ) -> TrackProgress | None:
         left, done = progress.state
         turn = Turn(TrackIndex(progress.track), left, bool(done))
         after = next_turn(_prompt(request).mode, self._blocks, turn, drawn)
@@ -180,7 +180,7 @@ class LFM2Audio:
         return [tokenizer.spell(index) for index in range(count)], tokenizer.control_ids
 
 
-def load_model(folder: Path, backend: Backend) -> LFM2Audio:
+def load_model(folder: Path, backend: ModelBackend) -> LFM2Audio:
     """Read configuration, weights and the codec.
 
     Raises:
@@ -247,7 +247,7 @@ def _codec_sizes(config: MimiConfig | DetokenizerConfig) -> FrameSizes:
     return mimi_sizes(config)
 
 
-def _load_codec(folder: Path, backend: Backend, config: LFM2AudioConfig) -> FrameCodec:
+def _load_codec(folder: Path, backend: ModelBackend, config: LFM2AudioConfig) -> FrameCodec:
     codec, place, shapes = _codec_files(folder, config)
     weights = backend.load_weights(place, shapes)
     if isinstance(codec, DetokenizerConfig):
@@ -255,9 +255,9 @@ def _load_codec(folder: Path, backend: Backend, config: LFM2AudioConfig) -> Fram
     return mimi_codec(backend.ops, weights, codec)
 
 
-def _progress(turn: Turn) -> Progress:
+def _progress(turn: Turn) -> TrackProgress:
     assert turn.track is not None
-    return Progress(turn.track, (turn.left, int(turn.text_done)))
+    return TrackProgress(turn.track, (turn.left, int(turn.text_done)))
 
 
 def _prompt(request: Request) -> LFM2Prompt:

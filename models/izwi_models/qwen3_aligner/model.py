@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model.protocol import Backend
+from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
@@ -64,7 +64,7 @@ class Qwen3Aligner(TokenModel):
         return keys
 
 
-def load_model(folder: Path, backend: Backend) -> Qwen3Aligner:
+def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
     """Read a checkpoint in the published layout.
 
     Raises:

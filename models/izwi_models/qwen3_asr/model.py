@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.checkpoints.folder import tensor_names
-from izwi.model.protocol import Backend
+from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
@@ -68,7 +68,7 @@ class Qwen3ASR(TokenModel):
         return embed(self._ops, self._weights, rows)
 
 
-def load_model(folder: Path, backend: Backend) -> Qwen3ASR:
+def load_model(folder: Path, backend: ModelBackend) -> Qwen3ASR:
     """Read a checkpoint in the published layout.
 
     Raises:

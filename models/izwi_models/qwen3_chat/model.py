@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.checkpoints.folder import tensor_names
-from izwi.model.protocol import Backend
+from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
@@ -84,7 +84,7 @@ class Qwen3Chat(TokenModel):
         return QwenTokenizer(self._folder).spell_vocabulary(self.tracks[0].vocabulary)
 
 
-def load_model(folder: Path, backend: Backend) -> Qwen3Chat:
+def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
     """Read a checkpoint in the published layout.
 
     Raises:

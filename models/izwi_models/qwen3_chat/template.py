@@ -20,7 +20,7 @@ from typing import Any
 from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, ToolChoice
-from izwi.sandbox.chat_template import ChatTemplate as JinjaTemplate
+from izwi.sandbox.chat_template import SandboxedTemplate as JinjaTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 
 THINK, END_THINK = "<think>", "</think>"

@@ -37,7 +37,7 @@ class CodecSizes:
         return self.config.decode_upsample_rate
 
 
-class Codec(CodecSizes):
+class Qwen3TTSCodec(CodecSizes):
     """The codec. Implements `izwi.model.tracks.Codec`.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from izwi.model.encoders import EncoderSizes, PaddedEncoder
 from izwi.model.layers import PagedAttention
-from izwi.model.protocol import UNKNOWN, Backend, Pick
+from izwi.model.protocol import UNKNOWN, ModelBackend, Pick
 from izwi.model.sizes import ModelSizes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
@@ -20,7 +20,7 @@ from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request.request import EncodeInput
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import speaker, talker
-from izwi_models.qwen3_tts.codec import Codec, CodecSizes, voice_of
+from izwi_models.qwen3_tts.codec import CodecSizes, Qwen3TTSCodec, voice_of
 from izwi_models.qwen3_tts.config import (
     CODEC_FOLDER,
     CONTROL_IDS,
@@ -52,7 +52,7 @@ class Qwen3TTS:
         self,
         ops: Ops,
         weights: Weights,
-        speech_codec: Codec,
+        speech_codec: Qwen3TTSCodec,
         config: TTSConfig,
     ):
         """Bind weights to a checkpoint's configuration; see `load_model`."""
@@ -218,7 +218,7 @@ class Qwen3TTS:
         return self._config.tts_eos_token_id if ends else self._pad[0]
 
 
-def load_model(folder: Path, backend: Backend) -> Qwen3TTS:
+def load_model(folder: Path, backend: ModelBackend) -> Qwen3TTS:
     """Read configuration, weights and the codec in `speech_tokenizer/`.
 
     Raises:
@@ -231,7 +231,7 @@ def load_model(folder: Path, backend: Backend) -> Qwen3TTS:
     codec_weights = backend.load_weights(folder / CODEC_FOLDER, codec.tensor_shapes(codec_config))
     codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
     clones = config.speaker_encoder_config is not None
-    speech_codec = Codec(backend.ops, codec_weights, codec_config, warms_up=clones)
+    speech_codec = Qwen3TTSCodec(backend.ops, codec_weights, codec_config, warms_up=clones)
     weights = talker.prepare(backend.ops, weights, config)
     return Qwen3TTS(backend.ops, weights, speech_codec, config)
 

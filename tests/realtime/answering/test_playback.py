@@ -14,29 +14,29 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.answering.lead_in import LeadIn
-from izwi_api.realtime.answering.playback import PlaybackClock
+from izwi_api.realtime.answering.playback import SessionPlayback
 
 
 def test_audio_is_played_in_real_time():
-    clock = PlaybackClock(250).send(1000, now_ms=5000)
+    clock = SessionPlayback(250).send(1000, now_ms=5000)
     assert [clock.played_ms(now) for now in (5000, 5400, 6000, 9000)] == [0, 400, 1000, 1000]
     assert [clock.wait_ms(now) for now in (5000, 5400, 5750, 5800)] == [750, 350, 0, 0]
 
 
 def test_a_gap_does_not_count_as_played():
-    clock = PlaybackClock(250).send(100, 0).send(100, 1000)
+    clock = SessionPlayback(250).send(100, 0).send(100, 1000)
     assert clock.played_ms(1050) == 150
 
 
 def test_without_a_lead_all_audio_is_sent_at_once():
-    clock = PlaybackClock(lead_ms=None).send(60_000, 0)
+    clock = SessionPlayback(lead_ms=None).send(60_000, 0)
     assert clock.wait_ms(0) == 0
     assert clock.played_ms(1000) == 1000
 
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 400))))
 def test_the_played_time_never_decreases_or_exceeds_the_sent_time(steps):
-    clock, now_ms, before = PlaybackClock(250), 0.0, 0.0
+    clock, now_ms, before = SessionPlayback(250), 0.0, 0.0
     for duration_ms, wait_ms in steps:
         clock = clock.send(duration_ms, now_ms)
         now_ms += wait_ms

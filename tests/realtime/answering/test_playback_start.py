@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from izwi.scheduler.playback import find_gaps
 from izwi_api.realtime.answering.audio import EncodedAudio
-from izwi_api.realtime.answering.playback import PlaybackClock
+from izwi_api.realtime.answering.playback import SessionPlayback
 from izwi_api.realtime.answering.playback_start import MOST_HELD_MS, safe_start_ms
 from izwi_api.realtime.answering.prebuffer import Prebuffer
 from izwi_api.realtime.answering.speaker import Speaker
@@ -46,7 +46,7 @@ def played(chunks, pace=None):
     """Play an answer through a prebuffer: its gaps, and how long after its first audio it began."""
     pace = pace or ProductionPace()
     began_s, heard = 0.0, []
-    clock = PlaybackClock(250)
+    clock = SessionPlayback(250)
 
     async def source():
         for chunk in chunks:
@@ -146,7 +146,7 @@ def test_an_answer_that_is_slower_than_all_before_begins_later():
 
 
 def test_without_a_start_that_waits_the_same_answers_have_gaps():
-    clock = PlaybackClock(250)
+    clock = SessionPlayback(250)
     for chunk in made(0.6):
         clock = clock.send(chunk.playable_ms, chunk.made_ms)
     assert clock.num_gaps >= 2
@@ -281,7 +281,9 @@ def test_gaps_and_latency_are_in_the_metrics(world, monkeypatch):
 
 
 def test_a_pause_is_not_a_gap():
-    clock = PlaybackClock(250).send(100, 0).resume().send(100, 1000).send(100, 1050).send(40, 1250)
+    clock = (
+        SessionPlayback(250).send(100, 0).resume().send(100, 1000).send(100, 1050).send(40, 1250)
+    )
     assert (clock.num_gaps, clock.gaps_ms) == (1, 50)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class PlaybackClock:
+class SessionPlayback:
     """Models a client that plays audio on arrival at 1x and stalls when it has none.
 
     Attributes:
@@ -26,7 +26,7 @@ class PlaybackClock:
     gaps_ms: float = 0.0
     is_resuming: bool = False
 
-    def send(self, duration_ms: float, now_ms: float) -> PlaybackClock:
+    def send(self, duration_ms: float, now_ms: float) -> SessionPlayback:
         """Return the clock after sending this much more audio."""
         late_ms = now_ms - self.ends_ms
         is_gap = late_ms > 0.0 and self.sent_ms > 0.0 and not self.is_resuming
@@ -39,7 +39,7 @@ class PlaybackClock:
             is_resuming=False,
         )
 
-    def resume(self) -> PlaybackClock:
+    def resume(self) -> SessionPlayback:
         """Return the clock after a pause."""
         return replace(self, is_resuming=True)
 

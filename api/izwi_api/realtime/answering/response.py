@@ -17,7 +17,7 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi.request.request import Reason
 from izwi_api.realtime.answering.audio import EncodedAudio, encoded_pieces
 from izwi_api.realtime.answering.live_answer import LiveAnswer
-from izwi_api.realtime.answering.playback import PlaybackClock
+from izwi_api.realtime.answering.playback import SessionPlayback
 from izwi_api.realtime.answering.prebuffer import Prebuffer
 from izwi_api.realtime.answering.response_cost import ResponseCost
 from izwi_api.realtime.answering.speaker import LEAD_MS, Speaker
@@ -43,7 +43,7 @@ class ResponseSetting:
     Attributes:
         wire: Audio format; None for text only.
         speed: Playback speed of the audio.
-        lead_ms: See `PlaybackClock`.
+        lead_ms: See `SessionPlayback`.
         in_conversation: Whether it becomes part of the conversation.
         max_tokens: Maximum number of tokens; None for the model's limit.
         rates: Speaking rates of the session's voices; this answer's is added at its end.
@@ -98,7 +98,7 @@ class Response:
     def __init__(self, number: int, setting: ResponseSetting, hooks: Hooks):
         self.number, self.setting = number, setting
         self.response_id = f"resp_{uuid4().hex[:24]}"
-        self.clock = PlaybackClock(setting.lead_ms)
+        self.clock = SessionPlayback(setting.lead_ms)
         self.message: Item | None = None
         self.times_s: dict[str, float] = {}  # of its first text and its first audio that was sent
         self._hooks = hooks

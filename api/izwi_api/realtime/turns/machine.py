@@ -44,7 +44,7 @@ from izwi_api.realtime.turns.events import (
     Truncate,
 )
 from izwi_api.realtime.turns.rules import Detection, Speech, Verdict
-from izwi_api.realtime.turns.state import Answer, State
+from izwi_api.realtime.turns.state import AnswerState, State
 from izwi_api.realtime.turns.words import only_stops, words_of
 
 
@@ -151,7 +151,7 @@ class _Step:
         is_probable = speech.silence_ms >= max(1, min(early_ms, wait_ms // 2))
         return is_probable and self.state.speculation is None
 
-    def _judge_overlap(self, answer: Answer, speech: Speech) -> None:
+    def _judge_overlap(self, answer: AnswerState, speech: Speech) -> None:
         state = self.state
         since_ms = state.now_ms - speech.onset_ms
         verdict = state.rules.judge(speech, since_ms, state.heard)
@@ -192,7 +192,7 @@ class _Step:
             self._respond_when_free()
 
     def answer_words(self, text: str | None) -> None:
-        """Answer a turn when its transcript arrives, unless it is empty or repeats a stop."""
+        """AnswerState a turn when its transcript arrives, unless it is empty or repeats a stop."""
         state = self.state
         if state.num_untranscribed == 0:
             return
@@ -304,11 +304,11 @@ class _Step:
         if number is None:
             number = state.next_number
             self._set(next_number=number + 1)
-        answer = Answer(number)
+        answer = AnswerState(number)
         self._set(answer=answer, silenced=None, speculation=None, answer_due=False, idle_ms=None)
         self.actions.append(Respond(number))
 
-    def _interrupt(self, answer: Answer) -> None:
+    def _interrupt(self, answer: AnswerState) -> None:
         """The user takes the turn."""
         self._set(answer_due=False)
         if answer.done:
@@ -317,7 +317,7 @@ class _Step:
         else:
             self._stop(answer, "turn_detected")
 
-    def _stop(self, answer: Answer, reason: str) -> None:
+    def _stop(self, answer: AnswerState, reason: str) -> None:
         self.actions += [
             Finish(answer.number, Status.CANCELLED, reason),
             Truncate(answer.number, answer.played_ms),

@@ -11,7 +11,7 @@ from izwi_api.realtime.turns.rules import Detection, Rules, ServerVad, Speech
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerState:
     """The last response: in progress until it is `done`, audible while it is playing."""
 
     number: int
@@ -58,7 +58,7 @@ class State:
     speech: Speech | None = None
     turn_ms: int | None = None
     heard: str = ""
-    answer: Answer | None = None
+    answer: AnswerState | None = None
     silenced: int | None = None
     speculation: int | None = None
     answer_due: bool = False

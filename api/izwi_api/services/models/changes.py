@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from izwi.checkpoints.hub import Progress, Report, is_hub_id
+from izwi.checkpoints.hub import DownloadProgress, Report, is_hub_id
 from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import EngineClient
 from izwi.errors import CheckpointError, EngineStopped, InvalidRequest, ModelNotFound
@@ -32,7 +32,7 @@ class Change:
     def __init__(self, name: str, work: Callable[[Report], Awaitable[None]]):
         self.name = name
         self.is_stopped = False
-        self._stages = [Progress("resolving")]
+        self._stages = [DownloadProgress("resolving")]
         self._task = asyncio.ensure_future(work(self._report))
         self._task.add_done_callback(self._log_failure)
 
@@ -41,7 +41,7 @@ class Change:
         """Whether it has ended, successfully or not."""
         return self._task.done()
 
-    async def follow(self) -> AsyncGenerator[Progress]:
+    async def follow(self) -> AsyncGenerator[DownloadProgress]:
         """Yield each stage and the progress within it; the last one tells the outcome.
 
         Raises:
@@ -65,7 +65,7 @@ class Change:
         self._task.result()
         yield self._stages[-1]
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: DownloadProgress) -> None:
         """Record progress; called from any thread."""
         if self.is_stopped:
             raise EngineStopped("the server is stopping")
@@ -108,13 +108,13 @@ class ModelChanges:
             async with self._loading:
                 if name not in self._registry.names():
                     folder = await self._locate(name, report)
-                    report(Progress("loading"))
+                    report(DownloadProgress("loading"))
                     loaded = await self._read(name, folder)
                     if loaded.model is None:
                         raise InvalidRequest("this process loads no models", param="model")
                     await self._engine.add(name, loaded.model)
                     self._registry.serve(name, loaded)
-            report(Progress("ready"))
+            report(DownloadProgress("ready"))
 
         return self._begin("load", name, work)
 
@@ -129,7 +129,7 @@ class ModelChanges:
 
         async def work(report: Report) -> None:
             await self._locate(name, report)
-            report(Progress("ready"))
+            report(DownloadProgress("ready"))
 
         return self._begin("pull", name, work)
 
@@ -141,10 +141,10 @@ class ModelChanges:
         self._registry.model(name)
 
         async def work(report: Report) -> None:
-            report(Progress("unloading"))
+            report(DownloadProgress("unloading"))
             await self._engine.remove(name)
             self._registry.unload(name)
-            report(Progress("unloaded"))
+            report(DownloadProgress("unloaded"))
 
         return self._begin("unload", name, work)
 

@@ -163,7 +163,7 @@ def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
     return [first, *filter(None, (voice, decoder, ears))]
 
 
-class Progress:
+class StageProgress:
     """`run.json`: finished stages, and the training time of the others."""
 
     def __init__(self, out: Path):
@@ -189,7 +189,7 @@ def begin(out: Path) -> None:
             shutil.copytree(EMBEDDED / name, out / name, dirs_exist_ok=True)
 
 
-def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
+def run(side_by_side: Sequence[Sequence[Stage]], progress: StageProgress) -> None:
     """Run lists of stages at the same time, and record how long each has run.
 
     Raises:
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(_VOICE))
     options = parser.parse_args()
     begin(options.out)
-    progress = Progress(options.out)
+    progress = StageProgress(options.out)
     finished = set(progress.finished)
     if not (options.work / "data" / "heldout.json").is_file():  # missing on another machine
         finished -= {"text", "speech"}
