@@ -99,7 +99,7 @@ EXPECTED = (
     ),
     Refused(
         r"chat/test_completions\.py::.*with_all_params_overload",
-        r"400 \w+ store",
+        r"400 \w+ max_completion_tokens",
         "asks at once for no token, tools, audio that is stored, a prediction and a web search",
     ),
 )

@@ -13,7 +13,7 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.sandbox.chat_template import SandboxedTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
-from izwi_models.qwen3_chat.template import SandboxedTemplate as QwenTemplate
+from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
 from izwi_models.qwen3_chat.template import read_template
 from tests.models.tiny_chat import TEMPLATES, write_tokenizer
 

@@ -11,7 +11,7 @@ from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolCall
 from izwi.sandbox.chat_template import SandboxedTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY
-from izwi_models.qwen3_chat.template import SandboxedTemplate as QwenTemplate
+from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
 from izwi_models.qwen3_chat.template import read_template
 from tests.models.tiny_chat import write_tiny_chat, write_tokenizer
 from tests.sandbox.test_chat_template import reference

@@ -226,7 +226,8 @@ def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(
     answer = create(model="chat", messages=[user(question)], n=3)
     assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
     body = {"model": "chat", "messages": [user(question)], "logprobs": True}
-    choose_pipeline(served[1].registry, ChatBody.model_validate(body))
+    models = ServedModels(served[1].engine, served[1].registry)
+    choose_pipeline(models, ChatBody.model_validate(body))
 
 
 def test_audio_may_be_a_bare_string(create, served, question):

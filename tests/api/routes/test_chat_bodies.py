@@ -15,6 +15,7 @@ from izwi_api.schemas.chat import ChatBody
 from izwi_api.schemas.chat_messages import AudioPart, ImagePart, RefusalPart, TextPart
 from izwi_api.serve.app import create_app
 from izwi_api.services.chat.pipeline import Pipeline, choose_pipeline
+from izwi_api.services.models.served import ServedModels
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, FakeTranscription, listening
@@ -128,7 +129,8 @@ def test_one_schema_describes_all_bodies(world):
 
 # -- which models answer ---------------------------------------------------------------------
 S2S = SimpleNamespace(capabilities=(Capability.CONVERSE, Capability.CHAT))
-MODELS = FakeRegistry(chat=FakeChat(), s2s=S2S, asr=FakeTranscription())
+FAKES = FakeRegistry(chat=FakeChat(), s2s=S2S, asr=FakeTranscription())
+MODELS = ServedModels(FakeEngine(), FAKES)
 GIVEN = {"role": "assistant", "audio": {"id": "audio_1"}}
 
 
