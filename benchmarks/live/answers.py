@@ -30,19 +30,18 @@ import asyncio
 import base64
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import httpx
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.live.models import CHAT, SIZES
 from benchmarks.measure import AUDIBLE_BLOCK, audible_blocks, first_audible, write_result
+from benchmarks.serving.http_server import running
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.backends.torch.backend import torch_backend
@@ -336,24 +335,9 @@ def served(options: argparse.Namespace) -> Iterator[str]:
     command += ["--api-servers", str(options.api_servers)]
     if options.chat:
         command += ["--chat", options.chat]
-    process = subprocess.Popen(command)
     url = f"http://127.0.0.1:{options.port}"
-    until_s = time.monotonic() + _START_S
-    try:
-        while True:
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise RuntimeError("the server did not start")
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{url}/readyz").status_code == 200:
-                    break
-            time.sleep(0.2)
+    with running(command, url, _START_S):
         yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def main() -> None:

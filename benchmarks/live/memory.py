@@ -21,7 +21,6 @@ import asyncio
 import base64
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +35,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.live.answers import RATE, voices
 from benchmarks.measure import write_result
-from benchmarks.serving.http_server import wait_ready
+from benchmarks.serving.http_server import running
 from izwi.arrays import Float32
 from izwi.audio.pcm import to_s16le
 
@@ -204,17 +203,9 @@ def served(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
     command += ["--port", str(options.port), "--host-mib", str(options.host_mib)]
     command += ["--kv-mib", str(options.kv_mib)]
     with tempfile.TemporaryDirectory() as home:
-        process = subprocess.Popen(["env", f"IZWI_HOME={home}", *command])
         url = f"http://127.0.0.1:{options.port}"
-        try:
-            wait_ready(process, url)
+        with running(["env", f"IZWI_HOME={home}", *command], url) as process:
             yield url, process.pid
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def main() -> None:

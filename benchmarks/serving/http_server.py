@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,15 +44,29 @@ def served(
     """
     command = [sys.executable, "-m", "benchmarks.serving.http_server", "--size", *size.split(",")]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
-    process = subprocess.Popen([*command, "--device", device, "--api-servers", str(api_servers)])
+    command += ["--device", device, "--api-servers", str(api_servers)]
     url = f"http://127.0.0.1:{port}"
-    try:
-        wait_ready(process, url)
+    with running(command, url):
         yield url
+
+
+@contextmanager
+def running(
+    command: Sequence[str], url: str, limit_s: float = _START_S
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server in a process of its own; yield the process once `url` answers.
+
+    Raises:
+        RuntimeError: It ended before it was ready, or was not ready in time.
+    """
+    process = subprocess.Popen(command)
+    try:
+        wait_ready(process, url, limit_s)
+        yield process
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
 
