@@ -1,4 +1,4 @@
-"""A step is a value: whoever holds it runs it, and draws the same entries."""
+"""A step is a value: another process can run it, and draws the same entries."""
 
 from __future__ import annotations
 
