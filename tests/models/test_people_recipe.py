@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from izwi_models.tiny.recipes.data import Corpus, read_words
 from izwi_models.tiny.recipes.decoding import Speaker
 from izwi_models.tiny.recipes.people import kokoro_weights, run, voice_speech
 from izwi_models.tiny.recipes.people import phrases as phrases_module
+from izwi_models.tiny.recipes.people.casual import casual
 from izwi_models.tiny.recipes.people.flite_speech import fitted
 from izwi_models.tiny.recipes.people.kokoro import expand, styled_snake
 from izwi_models.tiny.recipes.people.kokoro_speech import (
@@ -28,9 +30,17 @@ from izwi_models.tiny.recipes.people.kokoro_speech import (
     trimmed,
     write,
 )
-from izwi_models.tiny.recipes.people.kokoro_voices import draw_speakers, moved_pitch, resampled
+from izwi_models.tiny.recipes.people.kokoro_voices import (
+    draw_speakers,
+    moved_pitch,
+    resampled,
+    slow_noise,
+    slurred,
+    uneven,
+)
 from izwi_models.tiny.recipes.people.phonemes import Phonemizer
 from izwi_models.tiny.recipes.people.phrases import LONGEST, phrases
+from izwi_models.tiny.recipes.people.piper_speech import token_ids
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, SAMPLE_RATE
 
 EMBEDDED = Path(run.__file__).parents[2]
@@ -134,9 +144,59 @@ def test_every_utterance_has_another_speaker() -> None:
     for values, least, most in (
         (speakers.pitch, 0.65, 1.52),
         (speakers.warp, 0.81, 1.24),
-        (speakers.pace, 0.7, 1.5),
+        (speakers.pace, 0.65, 1.6),
+        (speakers.unevenness, 0.0, 0.6),
+        (speakers.wander, 0.0, 0.25),
+        (speakers.slur, 0.0, 0.7),
     ):
         assert least <= values.min() < values.max() <= most
+
+
+def test_phonemes_get_uneven_durations() -> None:
+    torch.manual_seed(7)
+    durations = torch.full((200, 60), 8)
+    durations[:, 50:] = 0
+    made = uneven(durations, torch.tensor([0.0, 0.4]).repeat(100))
+    assert not made[:, 50:].any()
+    assert (made[::2, :50] == 8).all()
+    octaves = (made[1::2, :50] / 8).log2()
+    assert octaves.std() == pytest.approx(0.4, abs=0.05)
+    neighbours = torch.corrcoef(torch.stack([octaves[:, :-1].ravel(), octaves[:, 1:].ravel()]))
+    assert 0.2 < neighbours[0, 1] < 0.6
+    assert (uneven(torch.ones(50, 40, dtype=torch.long), torch.ones(50)) >= 1).all()
+
+
+def test_slow_noise_has_level_one_and_no_jumps() -> None:
+    torch.manual_seed(8)
+    noise = slow_noise(300, 240, 24, CPU)
+    assert noise.shape == (300, 240)
+    assert noise.std() == pytest.approx(1.0, abs=0.1)
+    assert noise.diff(dim=1).abs().max() < 0.5
+
+
+def test_slurred_sound_takes_from_both_neighbours() -> None:
+    sound = torch.zeros(2, 5, 3)
+    sound[:, 2] = 1.0
+    made = slurred(sound, torch.tensor([0.5, 0.0]))
+    assert made[0, :, 0].tolist() == [0, 0.25, 0.5, 0.25, 0]
+    assert torch.equal(made[1], sound[1])
+
+
+def test_casual_speech_has_as_many_words() -> None:
+    read = "plˈiz ˈɛntəɹ jʊɹ nˈu pˈæswɜɹd, ænd ðə lˈæst wˈʌn. ə dˈɑɡ hæd ɪt!"
+    said = [casual(read, random.Random(seed)) for seed in range(300)]
+    assert all(len(each.split(" ")) == len(read.split(" ")) for each in said)
+    assert all(word.strip("ˈˌ,.?!;:") for each in said for word in each.split(" "))
+    assert 0.2 < said.count(read) / len(said) < 0.7
+    assert len(set(said)) > 80
+    assert any("ən ðə" in each for each in said)
+    assert any("lˈæs wˈʌn" in each for each in said)
+    assert casual(read, random.Random(5)) == said[5]
+
+
+def test_ids_of_a_piper_voice_stand_between_others() -> None:
+    table = {"^": [1], "$": [2], "_": [0], "a": [14], "b": [15]}
+    assert token_ids("ab?a", table) == [1, 0, 14, 0, 15, 0, 14, 0, 2]
 
 
 def _vocabulary() -> dict[str, int]:
@@ -245,6 +305,33 @@ def test_frequencies_are_warped() -> None:
     kept = torch.tensor([16_000])
     plain = spectral.whisper_mel(audio, kept)
     assert torch.allclose(spectral.whisper_mel(audio, kept, torch.ones(1)), plain, atol=1e-5)
+
+
+def test_colours_are_smooth_and_differ() -> None:
+    torch.manual_seed(9)
+    field = features.coloured(torch.zeros(64, 128, 400))
+    strengths = field.flatten(1).std(1)
+    assert strengths.min() < 0.03
+    assert 0.06 < strengths.max() < 0.2
+    assert field.diff(dim=2).abs().max() < 0.06
+    assert field.diff(dim=1).abs().max() < 0.12
+
+
+def test_blurred_bands_lose_harmonics() -> None:
+    torch.manual_seed(10)
+    mel = torch.zeros(64, 128, 10)
+    mel[:, ::2] = 1.0
+    contrast = features.blurred(mel)[:, 20:100].diff(dim=1).abs().mean((1, 2))
+    assert 0.3 < (contrast == 1).float().mean() < 0.7
+    assert contrast.min() < 0.3
+
+
+def test_unsteady_speech_stays_within_70_ms() -> None:
+    torch.manual_seed(11)
+    ramp = torch.arange(400.0).expand(64, 128, 400)
+    moved = features.unsteady(ramp) - ramp
+    assert 2.0 < moved.abs().max() <= 7.001
+    assert torch.equal(moved[:, 0], moved[:, -1])
 
 
 def test_harder_features_hide_more() -> None:

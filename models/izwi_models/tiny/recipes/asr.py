@@ -52,7 +52,7 @@ from izwi_models.tiny.recipes.settings import ASR_GENERATION, VOCABULARY, asr_co
 from izwi_models.tiny.recipes.spectral import to_16k
 from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SILENCE
 
-_PARTS = "train replies people flite voice"  # of the corpus
+_PARTS = "train replies people flite piper voice"  # of the corpus
 _PHONES = LABELS
 PHONE_HEAD = "phone_head.safetensors"  # for going on; served checkpoints are without it
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds

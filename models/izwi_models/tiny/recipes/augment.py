@@ -45,14 +45,14 @@ def babble(audio: Tensor, speakers: int = 5) -> Tensor:
 
 
 def through_rooms(audio: Tensor) -> Tensor:
-    """Add room reverberation to a fifth of the rows, and a telephone's band limits to a fifth."""
+    """Add room reverberation to a third of the rows, and a telephone's band limits to a fifth."""
     rows, samples, device = *audio.shape, audio.device
     size = samples + _TAIL
     time = torch.arange(_TAIL, device=device) / RATE
     decay = draw(0.12, 0.5, rows, 1, device=device)  # seconds until it is 60 dB down
     tail = torch.randn(rows, _TAIL, device=device) * torch.exp(-6.9 * time / decay)
     tail = tail / tail.norm(dim=1, keepdim=True) * draw(0.2, 1.0, rows, 1, device=device)
-    tail = tail * (draw(0, 1, rows, 1, device=device) < 0.2)
+    tail = tail * (draw(0, 1, rows, 1, device=device) < 0.35)
     tail[:, 0] = 1.0
     low, high = (draw(a, b, rows, 1, device=device) for a, b in ((200, 400), (3000, 3600)))
     frequencies = torch.fft.rfftfreq(size, 1 / RATE, device=device)

@@ -10,16 +10,18 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from izwi_models.tiny.recipes.people.casual import casual
 from izwi_models.tiny.recipes.people.kokoro import FRAME as KOKORO_FRAME
 from izwi_models.tiny.recipes.people.kokoro import RATE, Kokoro, expand, places
 from izwi_models.tiny.recipes.people.kokoro_voices import (
@@ -27,7 +29,10 @@ from izwi_models.tiny.recipes.people.kokoro_voices import (
     draw_speakers,
     moved_pitch,
     resampled,
+    slow_noise,
+    slurred,
     style_tables,
+    uneven,
 )
 from izwi_models.tiny.recipes.people.kokoro_weights import load
 from izwi_models.tiny.recipes.people.phonemes import Phonemizer
@@ -51,8 +56,10 @@ _SIGNS = ",.?!;:"
 _LEAST_PAUSE = 4  # frames in which a sign is silent
 _STEP = 16  # frames to which utterances are rounded up
 _PARTS_S = 8  # utterances of one file take about so many batches
+_WANDER_STEPS = 24  # of pitch, 0.3 s
 _POSITIONS = 24_000  # frames of a batch
 _MOST_ROWS = 128
+_SPEAKER_FIELDS = tuple(field.name for field in fields(Speakers))
 _QUIET = 0.008  # of the peak: silence before and after
 _PEAK = 0.6
 
@@ -69,7 +76,8 @@ class Line:
 def _phonemize(job: tuple[str, list[str]]) -> list[str]:
     accent, texts = job
     reader = Phonemizer(accent)
-    return [reader.read(text) for text in texts]
+    draw = random.Random(texts[0])
+    return [casual(reader.read(text), draw) for text in texts]
 
 
 def read_lines(texts: Sequence[str], vocabulary: dict[str, int], processes: int) -> list[Line]:
@@ -141,7 +149,7 @@ class Maker:
             speakers.styles.to(self._device),
             (speakers.pace / speakers.warp).to(self._device),
         )
-        durations = reading.durations.cpu()
+        durations = uneven(reading.durations.cpu(), speakers.unevenness)
         made = []
         for row, (line, length) in enumerate(zip(lines, lengths.tolist(), strict=True)):
             lasting = durations[row, :length].clone()
@@ -168,6 +176,9 @@ class Maker:
         sound = expand(padded([row.sound for row in rows]), durations, frames)
         hertz, loudness = self._model.pitch(prosody, speakers.styles)
         hertz = moved_pitch(hertz, speakers.pitch / speakers.warp, speakers.range)
+        curve = slow_noise(len(rows), hertz.shape[1], _WANDER_STEPS, device)
+        hertz = hertz * 2 ** (curve * speakers.wander[:, None])
+        sound = slurred(sound, speakers.slur)
         audio = self._model.speak(sound, hertz, loudness, speakers.styles)
         ids = padded([torch.tensor(row.line.ids) for row in rows]).cpu()
         labels = self._labels[ids]
@@ -193,19 +204,14 @@ class _Read:
 
 
 def _row(speakers: Speakers, row: int) -> Speakers:
-    return Speakers(
-        *(
-            getattr(speakers, name)[row : row + 1]
-            for name in ("styles", "pitch", "range", "warp", "pace")
-        )
-    )
+    return Speakers(*(getattr(speakers, name)[row : row + 1] for name in _SPEAKER_FIELDS))
 
 
 def _stacked(speakers: Sequence[Speakers], device: torch.device) -> Speakers:
     return Speakers(
         *(
             torch.cat([getattr(speaker, name) for speaker in speakers]).to(device)
-            for name in ("styles", "pitch", "range", "warp", "pace")
+            for name in _SPEAKER_FIELDS
         )
     )
 

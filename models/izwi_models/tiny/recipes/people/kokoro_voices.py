@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi_models.tiny.recipes.people.kokoro import TIMBRE
@@ -37,6 +39,9 @@ class Speakers:
         range: (rows,) factor of its movement, on a logarithmic scale.
         warp: (rows,) factor of all frequencies, as of a shorter vocal tract.
         pace: (rows,) speed.
+        unevenness: (rows,) standard deviation of phonemes' durations, in octaves.
+        wander: (rows,) standard deviation of slow movements of the pitch, in octaves.
+        slur: (rows,) how much of its neighbours each frame's sound takes.
     """
 
     styles: Tensor
@@ -44,6 +49,9 @@ class Speakers:
     range: Tensor
     warp: Tensor
     pace: Tensor
+    unevenness: Tensor
+    wander: Tensor
+    slur: Tensor
 
 
 def _mixtures(rows: int, male: Tensor, men: Tensor, generator: torch.Generator) -> Tensor:
@@ -86,8 +94,51 @@ def draw_speakers(
         pitch=2 ** about(0.0, 0.25, -0.6, 0.6),
         range=about(1.0, 0.25, 0.4, 1.7),
         warp=2 ** about(0.0, 0.13, -0.3, 0.3),
-        pace=about(1.02, 0.16, 0.7, 1.5),
+        pace=about(1.02, 0.2, 0.65, 1.6),
+        unevenness=about(0.25, 0.2, 0.0, 0.6),
+        wander=about(0.08, 0.08, 0.0, 0.25),
+        slur=about(0.2, 0.25, 0.0, 0.7),
     )
+
+
+def uneven(durations: Tensor, octaves: Tensor) -> Tensor:
+    """Make phonemes longer and shorter at random; those next to each other alike, in part.
+
+    Kokoro reads everything in an even pace, people do not.
+
+    Args:
+        durations: (rows, phonemes) int64 frames; 0 is padding.
+        octaves: (rows,) standard deviation.
+
+    Returns:
+        (rows, phonemes) int64, at least 1 where there was a phoneme.
+    """
+    noise = torch.randn(len(durations), 2, durations.shape[1] + 4, device=durations.device)
+    slow = noise[:, 1].unfold(1, 5, 1).sum(2) / math.sqrt(5)
+    moved = (noise[:, 0, : durations.shape[1]] + slow) * math.sqrt(0.5) * octaves[:, None]
+    made = (durations * 2**moved + torch.rand_like(moved)).floor().long()
+    return made.clamp_min(1) * (durations > 0)
+
+
+def slow_noise(rows: int, steps: int, period: int, device: torch.device) -> Tensor:
+    """Make noise (rows, steps) of level 1 that changes slowly.
+
+    Args:
+        rows: How many.
+        steps: How long.
+        period: Steps between two independent values.
+        device: Where it is made.
+    """
+    points = torch.randn(rows, 1, steps // period + 2, device=device)
+    curve = F.interpolate(points, steps + period, mode="linear")[:, 0, :steps]
+    return curve * math.sqrt(1.5)  # what the interpolation takes
+
+
+def slurred(sound: Tensor, share: Tensor) -> Tensor:
+    """Mix frames (rows, frames, width) with the ones before and after, by a share (rows,)."""
+    padded = F.pad(sound.mT, (1, 1), "replicate").mT
+    neighbours = (padded[:, :-2] + padded[:, 2:]) / 2
+    return torch.lerp(sound, neighbours, share[:, None, None].to(sound.dtype))
 
 
 def moved_pitch(hertz: Tensor, factor: Tensor, spread: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import re
 
 _RETRIEVAL, _NO_EVENTS = 2, 0x8000
 _UTF8 = 1
-_IPA_TIED = 0x02 | 0x80 | ord("^") << 8
+_IPA, _IPA_TIED = 0x02, 0x02 | 0x80 | ord("^") << 8
 # espeak-ng's names, with a tie inside those of several letters, and misaki's.
 _AMERICAN = (
     ("ʔˌn̩", "tᵊn"), ("ʔn̩", "tᵊn"), ("ʔn", "tᵊn"), ("ʔ", "t"),
@@ -68,13 +68,25 @@ class Phonemizer:
             made += sign[:1] + " " if sign else ""
         return made.strip()
 
-    def _clause(self, clause: str) -> str:
+    def read_ipa(self, text: str) -> str:
+        """Return espeak-ng's own phonemes of a text, with its punctuation."""
+        pieces = _CLAUSES.split(text)
+        made = ""
+        for clause, sign in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+            made += self._said(clause, _IPA) if clause.strip() else ""
+            made += sign[:1] + " " if sign else ""
+        return made.strip()
+
+    def _said(self, clause: str, kind: int) -> str:
         text = ctypes.c_char_p(clause.encode())
         said = []
         while text.value:
-            name = self._library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, _IPA_TIED)
+            name = self._library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, kind)
             said.append(name.decode())
-        phonemes = " ".join(said).replace("_", "")
+        return " ".join(said).replace("_", "")
+
+    def _clause(self, clause: str) -> str:
+        phonemes = self._said(clause, _IPA_TIED)
         for theirs, ours in self._map:
             phonemes = phonemes.replace(theirs, ours)
         return re.sub(r"\s+", " ", phonemes.replace("ɹɹ", "ɹ")).strip()

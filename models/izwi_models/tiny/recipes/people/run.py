@@ -1,4 +1,4 @@
-"""Train the transcriber that hears people: text, speech of four synthesizers, training, choice.
+"""Train the transcriber that hears people: text, speech of five synthesizers, training, choice.
 
 What WORK holds already is not made again. So the stages that need Debian's packages (`weights`,
 `text`, `clips`) may run on one machine, and those that need a GPU on another, to which WORK is
@@ -22,7 +22,7 @@ _RECIPES = "izwi_models.tiny.recipes"
 EMBEDDED = Path(__file__).parents[2]
 ASR = "izwi-tiny-asr-people"
 PREPARED = ("weights", "text", "phrases", "clips")
-SPOKEN = ("kokoro", "flite", "espeak", "voice")
+SPOKEN = ("kokoro", "flite", "espeak", "piper", "voice")
 TRAINED = ("train",)
 
 
@@ -68,6 +68,7 @@ def plan(options: argparse.Namespace, cores: int) -> dict[str, Stage]:
     kokoro = recipe("people.kokoro_speech", spoken, weights, options.package, data, *seed)
     kokoro += ("--number", "150000", "--seconds", str(options.speech_seconds), "--compiled")
     voice = recipe("people.voice_speech", spoken, EMBEDDED / "izwi-tiny-tts", data, *seed)
+    piper = recipe("people.piper_speech", spoken, work / "joe.onnx", data, *seed)
     espeak = recipe("speech", text, data, *seed, "--number", 24_000, "--joined", 0.3)
     espeak += ("--replies", "9000", "--backchannels", "3000")
     train = recipe("asr", data, out, "--rate", options.rate, "--orthogonal", *seed)
@@ -91,6 +92,10 @@ def plan(options: argparse.Namespace, cores: int) -> dict[str, Stage]:
             data / "flite0000.json",
         ),
         "espeak": ((*espeak, *part(0.5)), data / "train0000.json"),
+        "piper": (
+            (*piper, *part(0.4), "--seconds", str(options.speech_seconds)),
+            data / "piper0000.json",
+        ),
         "voice": (
             (*voice, "--seconds", str(options.speech_seconds)),
             data / "voice0000.json",
