@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from benchmarks.kernels.device_time import device_ms, host_ms, kernel_rows
-from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
-from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
+from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
 from izwi.backends.torch.transfer import HostCopy
 from izwi.engine.engine import Engine
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.kernels.device_time import device_ms
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.tracked_graphs import TrackedDecodeGraphs
 from izwi.engine.engine import Engine
 
 _CONTEXT = 300  # positions before the new one

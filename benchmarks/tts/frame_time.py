@@ -17,8 +17,8 @@ from benchmarks.kernels.device_time import device_ms, kernel_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.backends.torch.backend import TorchBackend
-from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
-from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
+from izwi.backends.torch.captured.codec_graphs import CodecGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs, Variant
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
@@ -128,7 +128,7 @@ def main() -> None:
     if ops.device.type == "cuda":
         torch.cuda.synchronize()
     setup_s = time.perf_counter() - began
-    graphs = graph_rows(engine, options.streams) if ops.records else []
+    graphs = graph_rows(engine, options.streams) if ops.captures else []
     loops = []
     for streams in options.streams:
         loop_row(engine, model, options.size, streams)  # warms up

@@ -69,7 +69,7 @@ class Launched:
             limit: Returns the number of entries at which a sequence ends.
             following: The model's function for the next track.
         """
-        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
+        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not captured
             sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries

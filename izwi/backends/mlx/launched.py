@@ -1,6 +1,6 @@
 """Launch a model's steps without waiting for their results, and the next ones on what they draw.
 
-Nothing is recorded: each step is a new graph, which `mx.async_eval` hands to the device. Drawn ids
+Nothing is captured: each step is a new graph, which `mx.async_eval` hands to the device. Drawn ids
 stay arrays, so that the next graph can be built on them before the host has them.
 """
 
@@ -20,7 +20,7 @@ from izwi.backends.mlx.kv import MlxPagedKV
 from izwi.backends.mlx.sampler import MlxSampler, MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.protocol import DrawnEntries, PendingAudio
-from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import Codec, frame_track
 from izwi.request.request import EncodeInput
@@ -62,10 +62,10 @@ class _Unawaited:
 
 
 class LaunchedSteps:
-    """Implements `izwi.backends.protocol.RecordedSteps` for one model."""
+    """Implements `izwi.backends.protocol.CapturedSteps` for one model."""
 
     def __init__(
-        self, model: RecordableModel, kv: MlxPagedKV, arena: MlxStateArena, sampling: MlxSampling
+        self, model: CapturableModel, kv: MlxPagedKV, arena: MlxStateArena, sampling: MlxSampling
     ):
         """Set up.
 
@@ -78,7 +78,7 @@ class LaunchedSteps:
         self._model, self._kv, self._arena, self._sampling = model, kv, arena, sampling
         self._columns: tuple[int, ...] = (0,)  # of `inputs`, at which the entries of a track begin
         if len(model.tracks) > 1:
-            self._columns = cast(RecordableTracks, model).entry_columns
+            self._columns = cast(CapturableTracks, model).entry_columns
         frames = frame_track(model.tracks)
         self._codec: Codec | None = None if frames is None else model.tracks[frames].codec
         self._drawn: dict[int, _Source] = {}  # by the last step, by `Row.key`
@@ -184,7 +184,7 @@ class LaunchedSteps:
         return audio
 
     def encodes(self, piece: EncodeInput) -> bool:  # noqa: ARG002
-        """Return whether a piece of audio can be encoded by recorded steps: no."""
+        """Return whether a piece of audio can be encoded by captured steps: no."""
         return False
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[mx.array]:
@@ -200,7 +200,7 @@ def can_launch(model: Model) -> bool:
     """
     if model.tracks[0].in_prompt:
         return False
-    return isinstance(model, RecordableTracks if len(model.tracks) > 1 else Recordable)
+    return isinstance(model, CapturableTracks if len(model.tracks) > 1 else Capturable)
 
 
 def _begin(*arrays: Any) -> None:

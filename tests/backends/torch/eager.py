@@ -23,7 +23,7 @@ from izwi.backends.torch.triton.short_conv import StagedConv
 class EagerOps(TorchOps):
     """Operations whose captured steps are run again each time, by torch."""
 
-    records = True
+    captures = True
 
     def __init__(self) -> None:
         super().__init__("cpu", torch.float32)
@@ -49,9 +49,9 @@ def drawn_by_torch() -> Iterator[None]:
         return triton_sampling._draw_sorted(logits, rows, codebook)
 
     with (
-        patch("izwi.backends.torch.recorded.decode_graphs.draw", draw),
-        patch("izwi.backends.torch.recorded.decode_graphs.take_last", take_last),
-        patch("izwi.backends.torch.recorded.tracked_graphs.take_last", take_last),
+        patch("izwi.backends.torch.captured.decode_graphs.draw", draw),
+        patch("izwi.backends.torch.captured.decode_graphs.take_last", take_last),
+        patch("izwi.backends.torch.captured.tracked_graphs.take_last", take_last),
     ):
         yield
 

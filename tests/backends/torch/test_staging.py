@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
-from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
+from izwi.backends.torch.captured.staging import DrawnTrack, StagedPositions, StagedRows
 from izwi.model.protocol import UNKNOWN
 from izwi.request.request import Request, SamplingParams
 from izwi.request.sequence import Sequence

@@ -1,7 +1,7 @@
 """Draw ids from logits on the device, as `izwi.backends.torch.sampler` does, in one kernel.
 
 A program draws for one row. Everything that differs between rows or steps is read from device
-tensors, so that a graph that contains draws can be replayed for other requests.
+tensors, so that a graph that contains draws can be launched for other requests.
 
 Logits are sorted as integers: the bits of the logit, mapped so that they sort like floats, then the
 id, smaller first. This orders equal logits, and one integer carries both through the sort.

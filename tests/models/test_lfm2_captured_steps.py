@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from izwi.backends.torch.backend import TorchBackend
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.tracked_graphs import TrackedDecodeGraphs
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.conversation import AudioContent
@@ -150,16 +150,16 @@ def test_warm_up_captures_every_graph(folder: Path) -> None:
         decodes = graphs.decodes
         assert isinstance(decodes, TrackedDecodeGraphs)
         decodes.warm_up()
-        recorded: list[str] = []
-        capture = decodes._recorder.capture
+        captured: list[str] = []
+        capture = decodes._capturer.capture
 
         def noted(work: Any) -> Any:
-            recorded.append(work.__qualname__)
+            captured.append(work.__qualname__)
             return capture(work)
 
-        decodes._recorder.capture = noted  # type: ignore[method-assign]
+        decodes._capturer.capture = noted  # type: ignore[method-assign]
         run(engine, asked(frontend), (1, 4, 0, 3))
-    assert not [name for name in recorded if name.startswith("TrackedDecodeGraphs")]
+    assert not [name for name in captured if name.startswith("TrackedDecodeGraphs")]
 
 
 @CALM_AT_NIGHT

@@ -1,4 +1,4 @@
-"""All recorded graphs of one model, and how a step runs through them."""
+"""All captured graphs of one model, and how a step runs through them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch import Tensor
 from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import GraphBytes
 from izwi.backends.protocol import PendingAudio
+from izwi.backends.torch.captured.capturer import GraphCapturer, GraphPool
+from izwi.backends.torch.captured.codec_graphs import CodecGraphs
+from izwi.backends.torch.captured.compiling import Rehearsal, rehearse, watch_triton
+from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, Part
+from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
+from izwi.backends.torch.captured.tracked_graphs import TrackedDecodeGraphs
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
-from izwi.backends.torch.recorded.compiling import Rehearsal, rehearse, watch_triton
-from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Part
-from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
-from izwi.backends.torch.recorded.recorder import GraphPool, GraphRecorder
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.triton.attention_decode import takes_heads
 from izwi.config import EngineConfig
 from izwi.model.encoders import EncodesPadded
-from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
 from izwi.sampling.logprobs import Logprobs, logprobs_of
 
-# What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
+# What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20
 
 
@@ -55,24 +55,24 @@ class ModelArrays:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorders:
-    """What records the graphs of all models of a device.
+class Capturers:
+    """What captures the graphs of all models of a device.
 
     Attributes:
         steps: For encoders, prompts and decode steps, of which one runs at a time.
         codec: For the codecs: they run beside the next step, which has priority.
     """
 
-    steps: GraphRecorder
-    codec: GraphRecorder
+    steps: GraphCapturer
+    codec: GraphCapturer
 
     @staticmethod
-    def on(device: torch.device) -> Recorders:
+    def on(device: torch.device) -> Capturers:
         """Create both, with a pool each on CUDA."""
         if device.type != "cuda":
-            return Recorders(GraphRecorder(device), GraphRecorder(device))
+            return Capturers(GraphCapturer(device), GraphCapturer(device))
         pools = GraphPool(device, priority=-1), GraphPool(device)
-        return Recorders(*(GraphRecorder(device, pool) for pool in pools))
+        return Capturers(*(GraphCapturer(device, pool) for pool in pools))
 
     def prime(self, graphs: GraphBytes) -> None:
         """Prepare for graphs with these working sets."""
@@ -81,7 +81,7 @@ class Recorders:
 
 
 def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineConfig) -> GraphBytes:
-    """Run everything that `Graphs.of` records, with kernels compiled only, and measure its memory.
+    """Run everything that `Graphs.of` captures, with kernels compiled only, and measure its memory.
 
     `arrays.kv` may be smaller than it says, because no kernel reads it.
     """
@@ -91,8 +91,8 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
     steps, codec = Rehearsal(ops.device), Rehearsal(ops.device)
     before = torch.cuda.memory_allocated(ops.device)
     made: list[Graphs] = []
-    recorders = Recorders(steps, codec)
-    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, recorders)))
+    capturers = Capturers(steps, codec)
+    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, capturers)))
     buffers = torch.cuda.memory_allocated(ops.device) - before
     made.clear()
     gc.collect()  # free reference cycles
@@ -102,18 +102,18 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """Recorded steps of one model.
+    """Captured steps of one model.
 
     Attributes:
-        decodes: None if recorded attention cannot read the model's keys and values, or if entries
+        decodes: None if captured attention cannot read the model's keys and values, or if entries
             are drawn at output positions, so that there are no decode steps.
         prompts: Also None if attention runs in torch, where each position would gather its keys.
         codec: None for a model that writes text.
-        encoders: None for a model without an encoder that can be recorded.
+        encoders: None for a model without an encoder that can be captured.
     """
 
     model: Model
-    recordable: RecordableModel | None
+    capturable: CapturableModel | None
     kv: PagedKV
     ops: TorchOps
     decodes: DecodeGraphs | TrackedDecodeGraphs | None
@@ -127,20 +127,20 @@ class Graphs:
         arrays: ModelArrays,
         ops: TorchOps,
         config: EngineConfig,
-        recorders: Recorders,
+        capturers: Capturers,
     ) -> Graphs:
-        """Record everything that requests can need, so that none of them waits for it."""
+        """Capture everything that requests can need, so that none of them waits for it."""
         watch_triton()
         kv = arrays.kv
-        recordable = _recordable(model, kv, ops.attends_with)
-        encoders = _encoders(model, ops, config, recorders.steps)
+        capturable = _capturable(model, kv, ops.attends_with)
+        encoders = _encoders(model, ops, config, capturers.steps)
         decodes = prompts = None
-        if recordable is not None:
+        if capturable is not None:
             suppressed = arrays.suppressed
-            decodes = _decodes(recordable, kv, suppressed, ops, config, recorders.steps)
-            prompts = _prompts(recordable, kv, ops, config, recorders.steps)
-        codec = _codec(model, arrays.arena, config, recorders.codec)
-        return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+            decodes = _decodes(capturable, kv, suppressed, ops, config, capturers.steps)
+            prompts = _prompts(capturable, kv, ops, config, capturers.steps)
+        codec = _codec(model, arrays.arena, config, capturers.codec)
+        return Graphs(model, capturable, kv, ops, decodes, prompts, codec, encoders)
 
     def encodes(self, piece: EncodeInput) -> bool:
         """Return whether a piece of audio can be encoded with a graph."""
@@ -169,7 +169,7 @@ class Graphs:
             Waits for an entry of each row that emits, in order, and for `Sampler.logprobs`.
         """
         assert self.decodes is not None
-        assert self.recordable is not None
+        assert self.capturable is not None
         self.decodes.begin_step()
         decodes: list[Row] = []
         prompts: list[Row] = []
@@ -177,7 +177,7 @@ class Graphs:
             (decodes if row.decodes else prompts).append(row)
         last = [row.part(row.stop - 1, row.stop) for row in prompts if row.emits]
         together = self.decodes.in_place([*decodes, *last]) if decodes else []
-        inputs = self.recordable.inputs(together) if together else None
+        inputs = self.capturable.inputs(together) if together else None
         if inputs is None:
             parts = self._drawn_apart(decodes, prompts)
         else:
@@ -190,10 +190,10 @@ class Graphs:
     def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
         """Sample for decodes, then for prompts."""
         assert self.decodes is not None
-        assert self.recordable is not None
+        assert self.capturable is not None
         parts: list[Part] = []
         if decodes:
-            inputs = self.recordable.inputs(decodes)
+            inputs = self.capturable.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
             parts += self.decodes.decode(inputs, decodes)
         hidden = self._run(prompts)
@@ -243,75 +243,75 @@ def _in_order(parts: Seq[Part], emitting: Seq[Row]) -> tuple[list[list[int]], di
 
 
 def _encoders(
-    model: Model, ops: TorchOps, config: EngineConfig, recorder: GraphRecorder
+    model: Model, ops: TorchOps, config: EngineConfig, capturer: GraphCapturer
 ) -> EncoderGraphs | None:
     if not isinstance(model, EncodesPadded) or not model.padded_encoders:
         return None
     most = config.max_step_encodes
-    encoders = EncoderGraphs(model.padded_encoders, recorder, most, ops.device, ops.dtype)
-    if recorder.records:
+    encoders = EncoderGraphs(model.padded_encoders, capturer, most, ops.device, ops.dtype)
+    if capturer.captures:
         encoders.warm_up()
     return encoders
 
 
 def _decodes(
-    model: RecordableModel,
+    model: CapturableModel,
     kv: PagedKV,
     suppressed: Seq[Suppressed | None],
     ops: TorchOps,
     config: EngineConfig,
-    recorder: GraphRecorder,
+    capturer: GraphCapturer,
 ) -> DecodeGraphs | TrackedDecodeGraphs:
     most = config.max_running
     decodes: DecodeGraphs | TrackedDecodeGraphs
     if len(model.tracks) > 1:
-        assert isinstance(model, RecordableTracks)
-        decodes = TrackedDecodeGraphs(model, model, kv, recorder, most, suppressed)
+        assert isinstance(model, CapturableTracks)
+        decodes = TrackedDecodeGraphs(model, model, kv, capturer, most, suppressed)
     else:
         # torch would gather as many keys as a sequence can come to have
         most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
-        decodes = DecodeGraphs(model, kv, recorder, most, suppressed[0], most_keys)
-    if recorder.records:
+        decodes = DecodeGraphs(model, kv, capturer, most, suppressed[0], most_keys)
+    if capturer.captures:
         decodes.warm_up()
     return decodes
 
 
 def _prompts(
-    model: RecordableModel,
+    model: CapturableModel,
     kv: PagedKV,
     ops: TorchOps,
     config: EngineConfig,
-    recorder: GraphRecorder,
+    capturer: GraphCapturer,
 ) -> PromptGraphs | None:
     if ops.attends_with != "triton":
         return None
-    prompts = PromptGraphs(model, kv, recorder, config.max_running)
-    if recorder.records:
+    prompts = PromptGraphs(model, kv, capturer, config.max_running)
+    if capturer.captures:
         prompts.warm_up()
     return prompts
 
 
 def _codec(
-    model: Model, arena: StateArena, config: EngineConfig, recorder: GraphRecorder
+    model: Model, arena: StateArena, config: EngineConfig, capturer: GraphCapturer
 ) -> CodecGraphs | None:
     frames = frame_track(model.tracks)
     if frames is None:
         return None
     most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
-    codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
-    if recorder.records:
+    codec = CodecGraphs(track, arena, capturer, most, config.chunk_ramp, arena.device)
+    if capturer.captures:
         with arena.side_stream():
             codec.warm_up()
     return codec
 
 
-def _recordable(model: Model, kv: PagedKV, attends_with: str) -> RecordableModel | None:
-    """Return the model if its decode steps can be recorded, else None.
+def _capturable(model: Model, kv: PagedKV, attends_with: str) -> CapturableModel | None:
+    """Return the model if its decode steps can be captured, else None.
 
     Not supported are attention windows, and several tracks with attention in torch.
     """
     plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
     repeats = not model.tracks[0].in_prompt
     if len(model.tracks) > 1:
-        repeats = isinstance(model, RecordableTracks) and attends_with == "triton"
-    return model if plain and repeats and isinstance(model, Recordable) else None
+        repeats = isinstance(model, CapturableTracks) and attends_with == "triton"
+    return model if plain and repeats and isinstance(model, Capturable) else None

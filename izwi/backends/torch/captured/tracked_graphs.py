@@ -1,4 +1,4 @@
-"""Decode steps of a model with several tracks as recorded graphs.
+"""Decode steps of a model with several tracks as captured graphs.
 
 The rows of a step may be on different tracks, so the decoder and the sampling of each track are
 separate graphs: the decoder runs all rows, then each track samples from the states of its rows,
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.backends.torch.kv import PagedKV
-from izwi.backends.torch.recorded.decode_graphs import (
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
+from izwi.backends.torch.captured.decode_graphs import (
     DECODE_SIZES,
     FEW_KEYS,
     Part,
@@ -26,12 +26,12 @@ from izwi.backends.torch.recorded.decode_graphs import (
     paged_context,
     picked,
 )
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
-from izwi.backends.torch.recorded.staging import DrawnTrack, StagedRows
+from izwi.backends.torch.captured.staging import DrawnTrack, StagedRows
+from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
 from izwi.backends.torch.triton.sampling import take_last
-from izwi.model.protocol import Model, RecordableTracks
+from izwi.model.protocol import CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch
 
 # Up to this many rows, decoder and sampling are one graph if all rows are on one track. More rows
@@ -49,7 +49,9 @@ class _Rows:
     """
 
     staged: StagedRows
-    graphs: dict[tuple[bool, int | None], tuple[Recorded, Tensor]] = field(default_factory=dict)
+    graphs: dict[tuple[bool, int | None], tuple[CapturedGraph, Tensor]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +66,7 @@ class _Draws:
 
     staged: StagedRows
     hidden: Tensor | None = None
-    graphs: dict[bool, tuple[Recorded, Tensor]] = field(default_factory=dict)
+    graphs: dict[bool, tuple[CapturedGraph, Tensor]] = field(default_factory=dict)
 
 
 class TrackedDecodeGraphs:
@@ -73,24 +75,24 @@ class TrackedDecodeGraphs:
     def __init__(
         self,
         model: Model,
-        recordable: RecordableTracks,
+        capturable: CapturableTracks,
         kv: PagedKV,
-        recorder: GraphRecorder,
+        capturer: GraphCapturer,
         max_rows: int,
         suppressed: Seq[Suppressed | None],
     ):
-        """Set up; nothing is recorded yet.
+        """Set up; nothing is captured yet.
 
         Args:
             model: The model.
-            recordable: The same model.
+            capturable: The same model.
             kv: The model's pages.
-            recorder: Records the graphs.
+            capturer: Captures the graphs.
             max_rows: Maximum number of rows of a step.
             suppressed: Ids of each track that are never sampled.
         """
-        self._model, self._recordable, self._kv = model, recordable, kv
-        self._recorder, self._suppressed = recorder, suppressed
+        self._model, self._capturable, self._kv = model, capturable, kv
+        self._capturer, self._suppressed = capturer, suppressed
         assert kv.plain is not None
         self._device = kv.plain[0].device
         self._sizes = fitting(DECODE_SIZES, max_rows)
@@ -98,7 +100,7 @@ class TrackedDecodeGraphs:
         self._draws: dict[tuple[int, int], _Draws] = {}
         # rows of `inputs` of the entries of the last step, some for each track
         self._most = self._sizes[-1]
-        shape = len(model.tracks) * self._most, recordable.num_inputs
+        shape = len(model.tracks) * self._most, capturable.num_inputs
         self._last = torch.full(shape, -1, dtype=torch.int64, device=self._device)
         for track, _ in enumerate(model.tracks):
             self._entries(track, self._most).zero_()  # valid ids
@@ -112,7 +114,7 @@ class TrackedDecodeGraphs:
     def takes(self, batch: StepBatch) -> bool:
         """Return whether these rows can be run, and their next entries sampled, with graphs.
 
-        Log probabilities and penalties are not recorded, because few requests use them.
+        Log probabilities and penalties are not captured, because few requests use them.
         """
         rows = batch.rows
         if any(row.emits and _asks_more(row) for row in rows):
@@ -121,7 +123,7 @@ class TrackedDecodeGraphs:
         if not ready or not any(row.decodes for row in rows):
             return True
         # the last positions of prompts run with the decodes, so they must be ids
-        return self._recordable.inputs([_last(row) for row in ready]) is not None
+        return self._capturable.inputs([_last(row) for row in ready]) is not None
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
         """Return the rows in the order for `decode`: by track, with the fewest copies."""
@@ -187,7 +189,7 @@ class TrackedDecodeGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all graphs."""
+        """Capture all graphs."""
         tracks = range(len(self._model.tracks))
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch = self._rows(size)
@@ -204,7 +206,7 @@ class TrackedDecodeGraphs:
 
     # -- staging -----------------------------------------------------------------------------
     def _stage(self, track: int, rows: Seq[Row]) -> None:
-        """Send the inputs of sampling on a track, and record where its entries will be."""
+        """Send the inputs of sampling on a track, and note where its entries will be."""
         staged = self._drawing(track, len(rows)).staged
         staged.stage_sampling(rows)
         staged.send()
@@ -227,7 +229,7 @@ class TrackedDecodeGraphs:
         graph.replay()
         return _part(rows, entries)
 
-    # -- recorded work -----------------------------------------------------------------------
+    # -- captured work -----------------------------------------------------------------------
     def _rows(self, count: int) -> _Rows:
         size = self._size(count)
         if size not in self._decodes:
@@ -246,7 +248,7 @@ class TrackedDecodeGraphs:
     def _staged(self, size: int, track: int, max_pages: int) -> StagedRows:
         return StagedRows(
             size,
-            num_inputs=self._recordable.num_inputs,
+            num_inputs=self._capturable.num_inputs,
             max_pages=max_pages,
             track=DrawnTrack(self._model.tracks[track].vocabulary, self._suppressed[track], track),
             device=self._device,
@@ -254,7 +256,7 @@ class TrackedDecodeGraphs:
 
     def _decode_graph(
         self, batch: _Rows, few_keys: bool, track: int | None
-    ) -> tuple[Recorded, Tensor]:
+    ) -> tuple[CapturedGraph, Tensor]:
         few_keys = few_keys or self._model.max_positions <= FEW_KEYS
         if (few_keys, track) not in batch.graphs:
             max_keys = FEW_KEYS if few_keys else self._model.max_positions
@@ -267,17 +269,17 @@ class TrackedDecodeGraphs:
                 return self._drawn(track, draws, hidden, few_candidates=True)
 
             before = self._last.clone()
-            batch.graphs[few_keys, track] = self._recorder.capture(run)
-            self._last.copy_(before)  # the capture has overwritten the input of the first replay
+            batch.graphs[few_keys, track] = self._capturer.capture(run)
+            self._last.copy_(before)  # the capture has overwritten the input of the first launch
         return batch.graphs[few_keys, track]
 
     def _draw_graph(
         self, track: int, draws: _Draws, few_candidates: bool
-    ) -> tuple[Recorded, Tensor]:
+    ) -> tuple[CapturedGraph, Tensor]:
         if few_candidates not in draws.graphs:
             hidden = draws.hidden
             assert hidden is not None
-            draws.graphs[few_candidates] = self._recorder.capture(
+            draws.graphs[few_candidates] = self._capturer.capture(
                 lambda: self._drawn(track, draws, hidden, few_candidates)
             )
         return draws.graphs[few_candidates]
@@ -285,7 +287,7 @@ class TrackedDecodeGraphs:
     def _hidden(self, batch: _Rows, max_keys: int) -> Tensor:
         staged = batch.staged
         take_last(self._last, staged.source, staged.inputs, None)
-        x = self._recordable.embed_inputs(staged.inputs)
+        x = self._capturable.embed_inputs(staged.inputs)
         hidden: Tensor = self._model.run(x, paged_context(self._kv, staged, max_keys))
         return hidden
 
@@ -294,7 +296,7 @@ class TrackedDecodeGraphs:
         sampling = draws.staged.sampling
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
-            return picked(self._recorder, logits, sampling, codebook, few_candidates)
+            return picked(self._capturer, logits, sampling, codebook, few_candidates)
 
         entries: Tensor = self._model.draw(hidden, pick, track)
         self._entries(track, len(entries)).copy_(entries)
@@ -302,7 +304,7 @@ class TrackedDecodeGraphs:
 
     def _entries(self, track: int, count: int) -> Tensor:
         """Return a view of a track's first entries in `_last`, (count, codebooks)."""
-        first, column = track * self._most, self._recordable.entry_columns[track]
+        first, column = track * self._most, self._capturable.entry_columns[track]
         codebooks = self._model.tracks[track].num_codebooks
         return self._last[first : first + count, column : column + codebooks]
 
@@ -321,7 +323,7 @@ def _last(row: Row) -> Row:
 
 
 def _asks_more(row: Row) -> bool:
-    """Return whether a request uses options that are not recorded."""
+    """Return whether a request uses options that are not captured."""
     request = row.request
     if request.logprobs or row.adjusts:
         return True

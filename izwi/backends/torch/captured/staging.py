@@ -1,4 +1,4 @@
-"""Staged inputs of recorded steps: filled on the host, copied to the device in one transfer."""
+"""Staged inputs of captured steps: filled on the host, copied to the device in one transfer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
 class StagedPositions:
     """Rows of one position each, in a batch of fixed size.
 
-    A recorded graph reads the device side at the same addresses in every replay. All filled fields
+    A captured graph reads the device side at the same addresses in every launch. All filled fields
     are copied asynchronously in one transfer.
     """
 

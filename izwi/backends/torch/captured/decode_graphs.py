@@ -1,4 +1,4 @@
-"""Decode steps as recorded graphs: talker or decoder, code predictor, and sampling."""
+"""Decode steps as captured graphs: talker or decoder, code predictor, and sampling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.adjust import Adjustments, reported_logprobs
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
+from izwi.backends.torch.captured.staging import DrawnTrack, StagedPositions, StagedRows
 from izwi.backends.torch.kv import PagedKV
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
-from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy
 from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode, rope_tables
@@ -22,7 +22,7 @@ from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.backends.torch.triton.sampling import RowSampling, draw, log_probabilities, take_last
 from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.cache.pages import pages_for
-from izwi.model.protocol import Model, RecordableModel
+from izwi.model.protocol import CapturableModel, Model
 from izwi.model.step_batch import Row, StepBatch
 
 # Batch sizes. Other sizes are padded to the next larger one.
@@ -47,7 +47,7 @@ def paged_context(
 
     Args:
         kv: The pages.
-        staged: Positions and tables, read in every replay.
+        staged: Positions and tables, read in every launch.
         max_keys: Maximum number of keys of a row.
         together: Rows may be positions of one sequence: write all before any attends.
     """
@@ -80,7 +80,7 @@ class Part(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The case that a graph was recorded for. Most steps use the first; the last fits any.
+    """The case that a graph was captured for. Most steps use the first; the last fits any.
 
     Attributes:
         few_keys: No row has more than FEW_KEYS.
@@ -100,7 +100,7 @@ class _Batch:
     """One batch size: its buffers, and its graphs by variant."""
 
     staged: StagedRows
-    graphs: dict[Variant, tuple[Recorded, Tensor]]
+    graphs: dict[Variant, tuple[CapturedGraph, Tensor]]
     hidden: Tensor | None = None  # input of a graph that only samples
 
 
@@ -113,25 +113,25 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        model: RecordableModel,
+        model: CapturableModel,
         kv: PagedKV,
-        recorder: GraphRecorder,
+        capturer: GraphCapturer,
         max_rows: int,
         suppressed: Suppressed | None,
         max_keys: int,
     ):
-        """Set up; nothing is recorded yet.
+        """Set up; nothing is captured yet.
 
         Args:
             model: The model; it has one track.
             kv: The model's pages.
-            recorder: Records the graphs.
+            capturer: Captures the graphs.
             max_rows: Maximum number of rows of a step.
             suppressed: Ids that are never sampled.
             max_keys: Maximum number of keys of a sequence.
         """
         self._model, self._track = model, model.tracks[0]
-        self._kv, self._recorder = kv, recorder
+        self._kv, self._capturer = kv, capturer
         assert kv.plain is not None
         self._suppressed, self._device = suppressed, kv.plain[0].device
         self._max_keys = max_keys
@@ -221,9 +221,9 @@ class DecodeGraphs:
     def _drawn_apart(
         self, batch: _Batch, hidden: Tensor, draws: Seq[Row], start: int
     ) -> list[Tensor]:
-        """Sample from states without a graph, but with the kernels of the recorded steps.
+        """Sample from states without a graph, but with the kernels of the captured steps.
 
-        The batch has the same size as in a recorded step, so that other rows get the same logits.
+        The batch has the same size as in a captured step, so that other rows get the same logits.
         """
         suppressed = None if self._suppressed is None else self._suppressed.ids
         adjustments = Adjustments(draws, suppressed)
@@ -253,12 +253,12 @@ class DecodeGraphs:
         return [entries[:count]]
 
     def _variant(self, batch: _Batch, draws: Seq[Row], few_keys: bool) -> Variant:
-        """Return the recorded variant that does what the rows need, and the least beyond that."""
+        """Return the captured variant that does what the rows need, and the least beyond that."""
         few_candidates = batch.staged.few_candidates
         tells = any(row.request.logprobs for row in draws)
         if few_candidates and not tells:
             return Variant(few_keys or self._max_keys <= FEW_KEYS)
-        # rare: recorded for any length, and for both where text is drawn from long lists
+        # rare: captured for any length, and for both where text is drawn from long lists
         return Variant(self._max_keys <= FEW_KEYS, few_candidates, self._can_tell)
 
     @property
@@ -277,7 +277,7 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> Tensor:
-        """Record all graphs; return states, (rows, width), with arbitrary contents."""
+        """Capture all graphs; return states, (rows, width), with arbitrary contents."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch, draws = self._batch(self._decodes, size), self._batch(self._draws, size)
             hidden = self._hidden(batch, FEW_KEYS)
@@ -313,7 +313,7 @@ class DecodeGraphs:
             batches[size] = _Batch(staged, {})
         return batches[size]
 
-    def _decode_graph(self, batch: _Batch, variant: Variant) -> tuple[Recorded, Tensor]:
+    def _decode_graph(self, batch: _Batch, variant: Variant) -> tuple[CapturedGraph, Tensor]:
         if variant not in batch.graphs:
             max_keys = FEW_KEYS if variant.few_keys else self._max_keys
 
@@ -322,17 +322,19 @@ class DecodeGraphs:
                 return self._drawn(batch, hidden, variant, 0) if variant.draws else hidden
 
             before = self._last.clone()
-            batch.graphs[variant] = self._recorder.capture(run)
-            self._last.copy_(before)  # the capture has overwritten the input of the first replay
+            batch.graphs[variant] = self._capturer.capture(run)
+            self._last.copy_(before)  # the capture has overwritten the input of the first launch
         return batch.graphs[variant]
 
-    def _draw_graph(self, batch: _Batch, variant: Variant, like: Tensor) -> tuple[Recorded, Tensor]:
+    def _draw_graph(
+        self, batch: _Batch, variant: Variant, like: Tensor
+    ) -> tuple[CapturedGraph, Tensor]:
         variant = variant._replace(few_keys=True)  # there are none
         if variant not in batch.graphs:
             if batch.hidden is None:
                 batch.hidden = like.new_zeros((batch.staged.size, like.shape[1]))
             hidden = batch.hidden
-            batch.graphs[variant] = self._recorder.capture(
+            batch.graphs[variant] = self._capturer.capture(
                 lambda: self._drawn(batch, hidden, variant, self._half)
             )
         return batch.graphs[variant]
@@ -350,7 +352,7 @@ class DecodeGraphs:
         stop = start + batch.staged.size
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
-            ids = picked(self._recorder, logits, sampling, codebook, variant.few_candidates)
+            ids = picked(self._capturer, logits, sampling, codebook, variant.few_candidates)
             if variant.tells:
                 self._logprobs[start:stop].copy_(log_probabilities(logits, ids))
             return ids
@@ -361,10 +363,10 @@ class DecodeGraphs:
 
 
 def picked(
-    recorder: GraphRecorder, logits: Tensor, sampling: RowSampling, codebook: int, few: bool
+    capturer: GraphCapturer, logits: Tensor, sampling: RowSampling, codebook: int, few: bool
 ) -> Tensor:
-    """Sample ids, (rows,), with operations that can be recorded; see `draw`."""
-    if recorder.rehearses:  # ids of any numbers need not be there to be looked up
+    """Sample ids, (rows,), with operations that can be captured; see `draw`."""
+    if capturer.rehearses:  # ids of any numbers need not be there to be looked up
         draw(torch.zeros_like(logits), sampling, codebook, few)
         return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     return draw(logits, sampling, codebook, few)

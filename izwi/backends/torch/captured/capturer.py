@@ -1,6 +1,6 @@
-"""Record work on a device once and replay it: one launch instead of a thousand.
+"""Capture work on a device and launch it again: one launch instead of a thousand.
 
-A graph reads and writes the same addresses in every replay, so batches have fixed sizes with empty
+A graph reads and writes the same addresses in every launch, so batches have fixed sizes with empty
 rows, and all inputs that change are in staged buffers, pages and state rows.
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor
 from izwi.backends.compilations import Compilation, report
 
 
-class Recorded(Protocol):
-    """A recorded graph, as returned by `capture`."""
+class CapturedGraph(Protocol):
+    """A captured graph, as returned by `capture`."""
 
     def replay(self) -> None:
         """Run the work again on the current contents of its inputs."""
@@ -82,11 +82,11 @@ class GraphPool:
             self._primed_bytes = num_bytes
 
 
-class GraphRecorder:
-    """Records work into graphs that share a pool.
+class GraphCapturer:
+    """Captures work into graphs that share a pool.
 
     Attributes:
-        records: Whether graphs are recorded; on devices other than CUDA, a replay runs the work.
+        captures: Whether graphs are captured; on devices other than CUDA, a launch runs the work.
         rehearses: Whether kernels are only compiled, so that results are meaningless.
     """
 
@@ -99,9 +99,9 @@ class GraphRecorder:
             device: Device of the graphs.
             pool: Memory of the graphs on CUDA; None for a pool of their own.
         """
-        self.records = device.type == "cuda"
+        self.captures = device.type == "cuda"
         self._pool = pool
-        if self.records and pool is None:
+        if self.captures and pool is None:
             self._pool = GraphPool(device)
 
     def prime(self, num_bytes: int) -> None:
@@ -110,17 +110,17 @@ class GraphRecorder:
             self._pool.prime(num_bytes)
 
     @torch.inference_mode()
-    def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
-        """Record `run`; return the graph and the tensor that holds its result after a replay.
+    def capture(self, run: Callable[[], Tensor]) -> tuple[CapturedGraph, Tensor]:
+        """Capture `run`; return the graph and the tensor that holds its result after a launch.
 
         `run` is called twice before, to compile kernels and choose algorithms.
         """
         began_s = time.perf_counter()
-        recorded = self._capture(run)
-        report(Compilation("recorded", run.__qualname__, time.perf_counter() - began_s))
-        return recorded
+        captured = self._capture(run)
+        report(Compilation("captured", run.__qualname__, time.perf_counter() - began_s))
+        return captured
 
-    def _capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
+    def _capture(self, run: Callable[[], Tensor]) -> tuple[CapturedGraph, Tensor]:
         if self._pool is None:
             out = run().clone()
             return Repeated(run, out), out
