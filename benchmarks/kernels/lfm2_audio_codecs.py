@@ -103,8 +103,7 @@ def captured(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], obj
     """Return a call that repeats `run`, as a graph if the device captures."""
     if ops.device.type != "cuda":
         return run
-    graph, _ = GraphCapturer(ops.device).capture(run)
-    return graph.replay
+    return GraphCapturer(ops.device).capture(run).launch
 
 
 def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, Any]]:

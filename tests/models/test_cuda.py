@@ -15,7 +15,7 @@ import torch
 
 from izwi.backends.compilations import Compilation, cause, observers
 from izwi.backends.torch.backend import TorchBackend, torch_backend
-from izwi.backends.torch.captured.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
 from izwi.errors import IzwiError
@@ -215,7 +215,7 @@ def test_speech_to_speech_captures_nothing_while_serving(s2s_folder: Path) -> No
     engine = Engine({"m": model}, backend, config)
     graphs = engine._workers["m"].runner._graphs
     assert graphs is not None
-    assert isinstance(graphs.decodes, TrackedDecodeGraphs)
+    assert isinstance(graphs.decodes, DecodeGraphs)
     rng = random.Random(3)
     with nothing_compiled():
         for number in range(30):

@@ -51,19 +51,24 @@ def drawn_by_torch() -> Iterator[None]:
     with (
         patch("izwi.backends.torch.captured.decode_graphs.draw", draw),
         patch("izwi.backends.torch.captured.decode_graphs.take_last", take_last),
-        patch("izwi.backends.torch.captured.tracked_graphs.take_last", take_last),
+        patch("izwi.backends.torch.captured.decode_graphs.add_last", add_last),
     ):
         yield
 
 
-def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor | None) -> None:
+def take_last(last: Tensor, source: Tensor, inputs: Tensor) -> None:
     """`triton_sampling.take_last`, row by row."""
     for row, place in enumerate(source.tolist()):
         if place >= 0:
             inputs[row, : last.shape[1]] = last[place]
-            if seen is not None:
-                first = int(last[place, 0])
-                seen[row, first // 32] |= torch.tensor(1 << first % 32).to(torch.int32)
+
+
+def add_last(first_ids: Tensor, drawn: Tensor, seen: Tensor) -> None:
+    """`triton_sampling.add_last`, row by row."""
+    for row, place in enumerate(drawn.tolist()):
+        if place >= 0:
+            first = int(first_ids[place])
+            seen[row, first // 32] |= torch.tensor(1 << first % 32).to(torch.int32)
 
 
 def convolved(

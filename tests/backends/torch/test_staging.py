@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
-from izwi.backends.torch.captured.staging import DrawnTrack, StagedPositions, StagedRows
+from izwi.backends.torch.captured.staging import StagedDraws, StagedPositions, StagedRows
 from izwi.model.protocol import UNKNOWN
 from izwi.request.request import Request, SamplingParams
 from izwi.request.sequence import Sequence
@@ -98,7 +98,7 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool)
 @pytest.mark.parametrize("seed", range(5))
 def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(8, {0: VOCABULARY}, CPU)
     crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 25)) for number in range(10)]
     batch = crowd[:5]
     for _ in range(40):
@@ -109,7 +109,7 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
             one.pending.entries = rng.randint(0, 1)  # drawn by a step in flight
         staged.stage_sampling(draws(batch))
         staged.send()
-        sampling, count = staged.sampling, len(batch)
+        sampling, count = staged.sampling(None), len(batch)
         steps = [one.num_entries for one in batch]
         assert sampling.step[:count].tolist() == steps
         least = [one.request.min_entries for one in batch]
@@ -146,14 +146,22 @@ def test_inputs_come_from_elsewhere_where_rows_are_embedded() -> None:
 
 def test_places_without_a_request_are_drawn_for_without_harm() -> None:
     """A captured step draws for all its places: a penalty of 0 would make infinities of logits."""
-    staged = StagedRows(3, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    vocabularies = {0: VOCABULARY}
+    staged = StagedRows(3, num_inputs=1, max_pages=1, vocabularies=vocabularies, device=CPU)
     assert staged.source.tolist() == [-1, -1, -1]
-    assert staged.sampling.first.penalty.tolist() == [1.0] * 3
-    assert staged.sampling.rest.penalty.tolist() == [1.0] * 3
-    staged.stage_sources([2, 0])
+    assert staged.draws is not None
+    sampling = staged.draws.sampling(None)
+    assert sampling.first.penalty.tolist() == [1.0] * 3
+    assert sampling.rest.penalty.tolist() == [1.0] * 3
+    assert staged.draws.place.tolist() == [0, 0, 0]
+    assert staged.draws.drawn.tolist() == [-1, -1, -1]
+    staged.stage_sources(np.array([2, 0], np.int32))
+    staged.draws.stage_places(5, np.array([2, -1], np.int32))
     staged.send()
     assert staged.source.tolist() == [2, 0, -1]
-    staged.stage_sources([])
+    assert staged.draws.place.tolist() == [5, 6, 0]
+    assert staged.draws.drawn.tolist() == [2, -1, -1]
+    staged.stage_sources(np.zeros(0, np.int32))
     staged.send()
     assert staged.source.tolist() == [-1, -1, -1]
 
@@ -165,7 +173,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
             Request(f"{number}", "m", prompt, sampling, seed=seed, stop_ids=stop_ids), number
         )
 
-    staged = StagedRows(2, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(2, {0: VOCABULARY}, CPU)
     crowd = [
         asks(0, SamplingParams(0.5, 65, 0.9, 1.5), (7, 8, 9)),
         asks(1, SamplingParams(0.0, 50, 1.0, 1.0), (4,)),
@@ -175,7 +183,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
         drawn = [crowd[number] for number in batch]
         staged.stage_sampling(draws(drawn))
         staged.send()
-        sampling = staged.sampling
+        sampling = staged.sampling(None)
         stop_ids = [[found for found in row if found != -1] for row in sampling.stop_ids.tolist()]
         asked = [one.request for one in drawn]
         count = len(batch)
@@ -196,7 +204,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_keep_the_places_that_they_had(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(8, {0: VOCABULARY}, CPU)
     crowd = [sequence(number, 1.0, 0) for number in range(12)]
     before: list[Sequence] = []
     for _ in range(40):

@@ -9,13 +9,19 @@ import math
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.captured.compiling import Rehearsal
-from izwi.backends.torch.captured.decode_graphs import DecodeGraphs, Variant
+from izwi.backends.torch.captured.decode_graphs import (
+    FEW_KEYS,
+    DecodeGraphs,
+    DecodeKind,
+    DrawKind,
+)
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.triton.attention_decode import PagedDecode
 from izwi.backends.torch.triton.ops import TritonOps
@@ -27,6 +33,7 @@ from izwi.request.sequence import Sequence
 from izwi_models.qwen3.config import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
+from tests.steps import draws
 
 WIDE = DecoderConfig(16, 24, 2, 4, 2, 16, 1e-6, 1e4)  # heads as wide as a matrix unit wants them
 
@@ -131,14 +138,14 @@ def test_captured_steps_equal_plain_steps_for_every_option(
     if vocabulary is not None:  # of which more do not fit into one program
         monkeypatch.setattr("izwi.backends.torch.triton.sampling.MAX_VOCABULARY", vocabulary)
         monkeypatch.setattr("izwi.backends.torch.triton.sampling._SORTED_ROWS", 2)
-    launched: list[Variant] = []
-    choose = DecodeGraphs._variant
+    launched: list[DrawKind] = []
+    stage = DecodeGraphs._stage
 
-    def chosen(self: DecodeGraphs, *of: Any) -> Variant:
-        launched.append(choose(self, *of))
+    def chosen(self: DecodeGraphs, *of: Any) -> DrawKind:
+        launched.append(stage(self, *of))
         return launched[-1]
 
-    monkeypatch.setattr(DecodeGraphs, "_variant", chosen)
+    monkeypatch.setattr(DecodeGraphs, "_stage", chosen)
     logs: list[Any] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
         plainly = None if isinstance(ops, TritonOps) else step
@@ -165,7 +172,7 @@ def test_captured_steps_equal_plain_steps_for_every_option(
     for name, expected in theirs.items():
         assert len(ours[name]) == (0 if name == "1" else len(plain[name]))
         torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(expected))
-    assert {variant.few_candidates for variant in launched} == {False, True}
+    assert {kind.few_candidates for kind in launched} == {False, True}
 
 
 @pytest.mark.slow
@@ -181,8 +188,8 @@ def test_launched_graphs_were_captured_at_warm_up() -> None:
         assert decodes is not None
         decodes.warm_up()
         for size in range(1, 4):
-            batch = decodes._batch(decodes._decodes, size)
-            draws = decodes._batch(decodes._draws, size)
+            batch, drawing = decodes._rows(size), decodes._drawing(0, size)
+            assert batch.staged.draws is not None
             for few_keys, sampling, logprobs in product(
                 (False, True),
                 (SamplingParams(), SamplingParams(0.9, 0), SamplingParams(0.9, 65)),
@@ -191,10 +198,11 @@ def test_launched_graphs_were_captured_at_warm_up() -> None:
                 request = toy_request("r", 5, 1, 6, model=name, logprobs=logprobs)
                 request = replace(request, sampling=sampling)
                 rows = draws(Sequence(request, number) for number in range(size))
-                batch.staged.stage_sampling(rows)
-                variant = decodes._variant(batch, rows, few_keys)
-                assert variant in batch.graphs
-                assert variant._replace(few_keys=True) in draws.graphs
+                kind = decodes._stage(batch.staged.draws, rows, 1, np.full(size, -1, np.int32))
+                assert kind in drawing.graphs
+                few_keys = few_keys or decodes._max_keys <= FEW_KEYS
+                drawn = kind if kind.is_frequent else None
+                assert DecodeKind(few_keys, drawn) in batch.graphs
 
 
 class ToyCloning(ToySpeech):
@@ -253,7 +261,8 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
     """Outputs that no kernel writes hold arbitrary memory: ids beyond every table."""
     wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
     monkeypatch.setattr("izwi.backends.torch.captured.decode_graphs.draw", wild)
-    monkeypatch.setattr("izwi.backends.torch.captured.decode_graphs.take_last", lambda *_: None)
+    for name in ("take_last", "add_last"):
+        monkeypatch.setattr(f"izwi.backends.torch.captured.decode_graphs.{name}", lambda *_: None)
     ops = TritonOps("cpu", torch.float32)
     model = kind(ops)
     # not captured before: only the rehearsal counts
@@ -262,12 +271,14 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
     runner = engine._workers["m"].runner
     monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
     rehearsal = Rehearsal(torch.device("cpu"))
-    decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, None, 64)
+    decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, [None], 64)
     decodes.warm_up()
-    for batch in (*decodes._decodes.values(), *decodes._draws.values()):
-        assert batch.graphs
-        for variant, (_, entries) in batch.graphs.items():
-            assert not variant.draws or not entries.any()
+    (rows,), (draws,) = decodes._decodes.values(), decodes._draws.values()
+    drawn = [graph.out for kind, graph in rows.graphs.items() if kind.draw is not None]
+    assert drawn
+    assert draws.graphs
+    for entries in (*drawn, *(graph.out for graph in draws.graphs.values())):
+        assert not entries.any()
 
 
 ODD = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,24 +19,22 @@ from torch import Tensor
 from izwi.backends.compilations import Compilation, report
 
 
-class CapturedGraph(Protocol):
-    """A captured graph, as returned by `capture`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedGraph:
+    """Captured work; on devices without graphs, work that is called again.
 
-    def replay(self) -> None:
-        """Run the work again on the current contents of its inputs."""
-        ...
+    Attributes:
+        launch: Runs the work on the current contents of its inputs.
+        out: Its result, which the next launch overwrites.
+    """
 
-
-@dataclass(slots=True)
-class Repeated:
-    """Substitute for a graph on devices without graphs."""
-
-    run: Callable[[], Tensor]
+    launch: Callable[[], object]
     out: Tensor
 
-    def replay(self) -> None:
-        """Run the work again."""
-        self.out.copy_(self.run())
+    @classmethod
+    def repeating(cls, run: Callable[[], Tensor], out: Tensor) -> CapturedGraph:
+        """Return a substitute for a graph, which calls `run` each time."""
+        return cls(lambda: out.copy_(run()), out)
 
 
 class GraphPool:
@@ -110,8 +108,8 @@ class GraphCapturer:
             self._pool.prime(num_bytes)
 
     @torch.inference_mode()
-    def capture(self, run: Callable[[], Tensor]) -> tuple[CapturedGraph, Tensor]:
-        """Capture `run`; return the graph and the tensor that holds its result after a launch.
+    def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
+        """Capture `run`.
 
         `run` is called twice before, to compile kernels and choose algorithms.
         """
@@ -120,10 +118,9 @@ class GraphCapturer:
         report(Compilation("captured", run.__qualname__, time.perf_counter() - began_s))
         return captured
 
-    def _capture(self, run: Callable[[], Tensor]) -> tuple[CapturedGraph, Tensor]:
+    def _capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
         if self._pool is None:
-            out = run().clone()
-            return Repeated(run, out), out
+            return CapturedGraph.repeating(run, run().clone())
         with self._pool.allocating():
             run()
             like = run()
@@ -141,7 +138,7 @@ class GraphCapturer:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(out.device).wait_stream(stream)
-        return graph, out
+        return CapturedGraph(graph.replay, out)
 
 
 def fitting(sizes: Seq[int], most: int) -> list[int]:

@@ -28,13 +28,12 @@ class _Batch:
     """The graph of one batch size and its input buffers.
 
     Attributes:
-        audio: (size, samples) float32, the result of the last launch.
+        graph: Gives (size, samples) float32.
         host: (size, 1 + frames * codebooks) int64: the state's row, then the frames.
         device: The same on the device, where the graph reads it.
     """
 
     graph: CapturedGraph
-    audio: Tensor
     host: Tensor
     device: Tensor
     sent: torch.cuda.Event | None = None
@@ -120,8 +119,8 @@ class CodecGraphs:
             line[1 : 1 + chunks[place].size] = chunks[place].ravel()
         batch.send()
         self._arena.writing([rows[place] for place in places])
-        batch.graph.replay()
-        return batch.audio[: len(places)]
+        batch.graph.launch()
+        return batch.graph.out[: len(places)]
 
     def advance_codec(self, codes: Tensor, row: int) -> None:
         """Decode frames of one stream only to advance its codec state.
@@ -141,7 +140,7 @@ class CodecGraphs:
             batch.device[0, 0].fill_(row)
             batch.device[0, 1:].copy_(codes[done : done + frames].reshape(-1))
             self._arena.writing([row])
-            batch.graph.replay()
+            batch.graph.launch()
             done += frames
 
     def warm_up(self) -> None:
@@ -167,7 +166,7 @@ class CodecGraphs:
                 self._arena.scatter(rows, state)
                 return audio.float()  # type: ignore[no-any-return]
 
-            self._graphs[size, frames] = _Batch(*self._capturer.capture(run), host, device)
+            self._graphs[size, frames] = _Batch(self._capturer.capture(run), host, device)
         return self._graphs[size, frames]
 
 

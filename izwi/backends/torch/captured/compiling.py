@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from izwi.backends.compilations import Compilation, report
-from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, Repeated
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Rehearsal(GraphCapturer):
         self.peak_bytes = self.out_bytes = 0
 
     @torch.inference_mode()
-    def capture(self, run: Callable[[], Tensor]) -> tuple[CapturedGraph, Tensor]:
+    def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
         """Run the work once, so that its kernels are compiled."""
         before = self._allocated_before()
         out = run()
@@ -53,7 +53,7 @@ class Rehearsal(GraphCapturer):
             peak = torch.cuda.max_memory_allocated(self._device)
             self.peak_bytes = max(self.peak_bytes, peak - before)
         self.out_bytes += out.nbytes
-        return Repeated(run, out), out
+        return CapturedGraph.repeating(run, out)
 
     def _allocated_before(self) -> int:
         if not self.captures:

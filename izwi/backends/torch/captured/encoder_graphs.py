@@ -27,13 +27,13 @@ class _Bucket:
         encoder: The encoder of the pieces.
         sizes: Batch sizes, ascending.
         staged: Input buffer for the largest batch; smaller ones read its first rows.
-        graphs: Graph and result by batch size.
+        graphs: By batch size.
     """
 
     encoder: PaddedEncoder
     sizes: list[int]
     staged: StagedBuffer
-    graphs: dict[int, tuple[CapturedGraph, Tensor]] = field(default_factory=dict)
+    graphs: dict[int, CapturedGraph] = field(default_factory=dict)
 
 
 class EncoderGraphs:
@@ -89,17 +89,15 @@ class EncoderGraphs:
 
     def _launch(self, bucket: _Bucket, pieces: Seq[EncodeInput]) -> list[Tensor]:
         encoder, staged = bucket.encoder, bucket.staged
-        graph, out = self._captured(
-            bucket, next(size for size in bucket.sizes if size >= len(pieces))
-        )
+        graph = self._captured(bucket, next(size for size in bucket.sizes if size >= len(pieces)))
         staged.wait()
         values = staged.host["values"]
         lengths = pad_into(values, pieces, encoder.axis)
         # unused rows keep their previous contents
         staged.host["lengths"][: len(pieces)] = lengths
         staged.send(staged.starts["values"] + values[: len(pieces)].nbytes)
-        graph.replay()
-        return [encoder.unpadded(out[n], length).clone() for n, length in enumerate(lengths)]
+        graph.launch()
+        return [encoder.unpadded(graph.out[n], length).clone() for n, length in enumerate(lengths)]
 
     def _bucket(self, kind: str, shape: Shape) -> _Bucket:
         if (kind, shape) not in self._buckets:
@@ -113,7 +111,7 @@ class EncoderGraphs:
             self._buckets[kind, shape] = _Bucket(encoder, sizes, staged)
         return self._buckets[kind, shape]
 
-    def _captured(self, bucket: _Bucket, size: int) -> tuple[CapturedGraph, Tensor]:
+    def _captured(self, bucket: _Bucket, size: int) -> CapturedGraph:
         if size not in bucket.graphs:
             values = bucket.staged.device["values"][:size]
             lengths = bucket.staged.device["lengths"][:size]

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import GraphBytes
-from izwi.backends.protocol import PendingAudio
+from izwi.backends.protocol import DrawnEntries, PendingAudio
 from izwi.backends.torch.captured.capturer import GraphCapturer, GraphPool
 from izwi.backends.torch.captured.codec_graphs import CodecGraphs
 from izwi.backends.torch.captured.compiling import Rehearsal, rehearse, watch_triton
 from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, Part
 from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
 from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
-from izwi.backends.torch.captured.tracked_graphs import TrackedDecodeGraphs
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.sampler import Suppressed
@@ -33,7 +32,7 @@ from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, M
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
-from izwi.sampling.logprobs import Logprobs, logprobs_of
+from izwi.sampling.logprobs import logprobs_of
 
 # What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20
@@ -116,7 +115,7 @@ class Graphs:
     capturable: CapturableModel | None
     kv: PagedKV
     ops: TorchOps
-    decodes: DecodeGraphs | TrackedDecodeGraphs | None
+    decodes: DecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
     encoders: EncoderGraphs | None
@@ -152,56 +151,61 @@ class Graphs:
         return self.encoders.encode(pieces)
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be run with graphs; each may draw one entry."""
-        if self.decodes is None or max(batch.counts, default=0) > 1:
-            return False
-        return self.decodes.takes(batch)
+        """Return whether these rows can be run, and their entries drawn, with graphs.
 
-    def launch(self, batch: StepBatch) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
+        A row that draws several entries is run like a prompt, whose inputs the host knows.
+        """
+        if self.decodes is None:
+            return False
+        knows = all(len(row.drawn) < 2 or not row.is_ahead for row in batch.rows)
+        return knows and self.decodes.takes(batch)
+
+    def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
 
         Prompts run separately, because they would slow down every decode. Only their last positions
-        run with the decodes, if there are any: sampling one more row costs no extra time.
+        run with the decodes, if there are any: drawing for one more row costs no extra time. Rows
+        that draw several entries run with the prompts; their positions attend to each other.
 
         The previous launch may still be in flight: its entries are read on the device.
 
         Returns:
-            Waits for an entry of each row that emits, in order, and for `Sampler.logprobs`.
+            Waits for the entries of the rows, in order, and for `Sampler.logprobs`.
         """
         assert self.decodes is not None
         assert self.capturable is not None
         self.decodes.begin_step()
         decodes: list[Row] = []
-        prompts: list[Row] = []
+        others: list[Row] = []
         for row in batch.rows:
-            (decodes if row.decodes else prompts).append(row)
-        last = [row.part(row.stop - 1, row.stop) for row in prompts if row.emits]
+            (decodes if row.decodes else others).append(row)
+        last = [row.part(row.stop - 1, row.stop) for row in others if _draws_last(row)]
         together = self.decodes.in_place([*decodes, *last]) if decodes else []
         inputs = self.capturable.inputs(together) if together else None
-        if inputs is None:
-            parts = self._drawn_apart(decodes, prompts)
-        else:
-            before = [row.part(row.start, row.stop - row.emits) for row in prompts]
-            if before := [row for row in before if row.stop > row.start]:
-                self._run(before)
-            parts = self.decodes.decode(inputs, together)
-        return InFlight(partial(_in_order, parts, batch.draws), [part.copy for part in parts])
-
-    def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
-        """Sample for decodes, then for prompts."""
-        assert self.decodes is not None
-        assert self.capturable is not None
-        parts: list[Part] = []
-        if decodes:
+        if inputs is not None:
+            others = [
+                row.part(row.start, row.stop - 1) if _draws_last(row) else row for row in others
+            ]
+        elif decodes:
+            together = decodes
             inputs = self.capturable.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
-            parts += self.decodes.decode(inputs, decodes)
-        hidden = self._run(prompts)
-        ready = [row for row in prompts if row.emits]
-        if ready:
-            hidden = self.ops.take(hidden, self.ops.array(places_drawn(prompts)))
-            parts += self.decodes.draw(hidden, ready)
-        return parts
+        parts = self._from_states([row for row in others if row.stop > row.start])
+        if inputs is not None:
+            parts += self.decodes.decode(inputs, together)
+        return InFlight(partial(_in_order, parts, batch.draws), [part.copy for part in parts])
+
+    def _from_states(self, rows: Seq[Row]) -> list[Part]:
+        """Run rows, and draw from the states of their positions."""
+        assert self.decodes is not None
+        if not rows:
+            return []
+        hidden, places = self._run(rows), places_drawn(rows)
+        if not len(places):
+            return []
+        return self.decodes.draw(
+            self.ops.take(hidden, self.ops.array(places)), StepBatch(tuple(rows)).draws
+        )
 
     def _run(self, rows: Seq[Row]) -> Tensor:
         """Return hidden states of the rows' positions, (positions, width)."""
@@ -225,20 +229,25 @@ class Graphs:
         return self.codec.vocode(chunks, rows)
 
 
-def _in_order(parts: Seq[Part], emitting: Seq[Row]) -> tuple[list[list[int]], dict[int, Logprobs]]:
-    """Wait for the entries of all parts, and sort them by row; see `Graphs.launch`."""
-    entries: dict[int, list[int]] = {}
-    likely: dict[int, float | list[float]] = {}
+def _draws_last(row: Row) -> bool:
+    """Return whether a row draws one entry, from its last position."""
+    return len(row.drawn) == 1 and row.drawn[0] == row.stop - 1
+
+
+def _in_order(parts: Seq[Part], draws: Seq[Row]) -> DrawnEntries:
+    """Wait for the entries of all parts, and sort them as `StepBatch.draws`."""
+    entries: dict[tuple[int, int], list[int]] = {}
+    likely: dict[tuple[int, int], float | list[float]] = {}
     for rows, copy in parts:
-        keys = [row.key for row in rows]
+        keys = [(row.key, row.step) for row in rows]
         drawn, *logprobs = copy.wait()
         entries.update(zip(keys, drawn.tolist(), strict=True))
         for found in logprobs:
             likely.update(zip(keys, found.tolist(), strict=True))
-    asking = ((n, row) for n, row in enumerate(emitting) if row.request.logprobs)
+    asking = ((n, row) for n, row in enumerate(draws) if row.request.logprobs)
     return (
-        [entries[row.key] for row in emitting],
-        {n: logprobs_of(row.request, likely[row.key]) for n, row in asking},
+        [entries[row.key, row.step] for row in draws],
+        {n: logprobs_of(row.request, likely[row.key, row.step]) for n, row in asking},
     )
 
 
@@ -261,16 +270,10 @@ def _decodes(
     ops: TorchOps,
     config: EngineConfig,
     capturer: GraphCapturer,
-) -> DecodeGraphs | TrackedDecodeGraphs:
-    most = config.max_running
-    decodes: DecodeGraphs | TrackedDecodeGraphs
-    if len(model.tracks) > 1:
-        assert isinstance(model, CapturableTracks)
-        decodes = TrackedDecodeGraphs(model, model, kv, capturer, most, suppressed)
-    else:
-        # torch would gather as many keys as a sequence can come to have
-        most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
-        decodes = DecodeGraphs(model, kv, capturer, most, suppressed[0], most_keys)
+) -> DecodeGraphs:
+    # torch would gather as many keys as a sequence can come to have
+    most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
+    decodes = DecodeGraphs(model, kv, capturer, config.max_running, suppressed, most_keys)
     if capturer.captures:
         decodes.warm_up()
     return decodes

@@ -26,7 +26,6 @@ class _Prompts:
     staged: StagedPositions
     x: Tensor
     graph: CapturedGraph
-    out: Tensor
 
 
 class PromptGraphs:
@@ -70,8 +69,8 @@ class PromptGraphs:
             prompts.x[:count].copy_(self._model.embed(rows))
         prompts.staged.stage_rows(inputs, rows)
         prompts.staged.send()
-        prompts.graph.replay()
-        return prompts.out[:count]
+        prompts.graph.launch()
+        return prompts.graph.out[:count]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -94,5 +93,5 @@ class PromptGraphs:
                 states: Tensor = model.run(embedded, context)
                 return states
 
-            self._prompts[size] = _Prompts(staged, x, *self._capturer.capture(run))
+            self._prompts[size] = _Prompts(staged, x, self._capturer.capture(run))
         return self._prompts[size]
