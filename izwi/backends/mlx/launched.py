@@ -84,8 +84,13 @@ class LaunchedSteps:
         self._drawn: dict[int, _Source] = {}  # by the last step, by `Row.key`
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be launched: yes, if each draws at most one entry."""
-        return bool(batch.rows) and max(batch.counts) <= 1
+        """Return whether these rows can be launched.
+
+        Rows that draw several entries run like prompts, whose inputs the host knows.
+        """
+        return bool(batch.rows) and all(
+            len(row.drawn) < 2 or not row.is_ahead for row in batch.rows
+        )
 
     def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
@@ -93,7 +98,7 @@ class LaunchedSteps:
         The previous launch may still be in flight: its entries are read on the device.
 
         Returns:
-            Waits for an entry of each row that emits, in order, and for `StepSampler.logprobs`.
+            Waits for the entries of the rows, in order, and for `StepSampler.logprobs`.
         """
         before, self._drawn = self._drawn, {}
         decodes = [row for row in batch.rows if row.decodes]
@@ -103,15 +108,15 @@ class LaunchedSteps:
             x.append(self._model.embed(others))
         packed = [*decodes, *others]
         hidden = self._model.run(mx.concatenate(x, axis=0), self._kv.context(packed))
-        draws = [row for row in packed if row.emits]
+        draws = StepBatch(tuple(packed)).draws
         parts = self._parts(draws, hidden, places_drawn(packed), before)
         # what cannot be drawn fails here; `MlxBackend.running` hands over the pages
         _begin([(part.entries, part.sampler.reported) for part in parts])
         for part in parts:
             keys = [draws[place].key for place in part.places]
             self._drawn.update((key, _Source(part, place)) for place, key in enumerate(keys))
-        places = {row.key: place for place, row in enumerate(draws)}
-        order = [places[row.key] for row in batch.rows if row.emits]
+        places = {(row.key, row.step): place for place, row in enumerate(draws)}
+        order = [places[row.key, row.step] for row in batch.draws]
         return InFlight(partial(_in_order, parts, order), [_Unawaited()])
 
     def _embedded(self, rows: Seq[Row], before: dict[int, _Source]) -> mx.array:

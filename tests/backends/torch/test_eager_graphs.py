@@ -19,11 +19,9 @@ from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.model.layers import PagedAttention, ShortConv
-from izwi.model.step_batch import Row, StepBatch
+from izwi.model.step_batch import StepBatch
 from izwi.ops import AttentionSpec
 from izwi.request.request import Request, SamplingParams
-from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
 from izwi.runner.planning import plan_models
 from izwi.runner.runner import Runner
 from izwi_models.qwen3.config import DecoderConfig
@@ -31,6 +29,7 @@ from tests.backends.torch.eager import EagerOps, drawn_by_torch
 from tests.engine import toy, toy_talk
 from tests.engine.toy import toy_request
 from tests.engine.toy_talk import WIDTH, talk_request
+from tests.several import check_mixed_batch, row_after
 
 pytest.importorskip("triton")  # which staging knows the limits of
 from izwi.backends.torch.captured.decode_graphs import DecodeGraphs
@@ -199,30 +198,6 @@ def log_of(kind: Kind, request: Request) -> list[Any]:
     return [tuple(entry) for entry in entries]
 
 
-def row_after(request: Request, number: int, log: list[Any], known: int, first: int) -> Row:
-    """A row that draws what follows `known` entries, and before it what follows `first` to that.
-
-    Args:
-        request: The request.
-        number: Number of its sequence, whose pages are its own.
-        log: The entries.
-        known: How many of them it has.
-        first: The first entry that is drawn.
-    """
-    sequence = Sequence(request, number)
-    sequence.kv.pages = list(range(8 * number, 8 * number + 8))
-    row = row_of(sequence, 0, sequence.num_prompt)
-    stop = row.num_prompt + known
-    return replace(
-        row,
-        stop=stop,
-        entries=log[:known],
-        num_known=known,
-        step=first,
-        drawn=tuple(range(row.num_prompt + first - 1, stop)),
-    )
-
-
 @pytest.mark.parametrize("name", ["speech", "text"])
 def test_rows_that_draw_several_entries_run_beside_decodes_and_prompts(name: str) -> None:
     """As a verifier of drafts asks for them; the next step reads what was drawn last."""
@@ -235,29 +210,7 @@ def test_rows_that_draw_several_entries_run_beside_decodes_and_prompts(name: str
         runner = runner_of(kind, graphs=True)
         assert runner._graphs is not None
         with runner.backend.running():
-            # the positions before the last of a decode, whose keys it reads
-            runner.run(StepBatch((replace(row_after(requests[2], 2, logs[2], 4, 4), drawn=()),)))
-            decode = row_after(requests[2], 2, logs[2], 4, 4)
-            batch = StepBatch(
-                (
-                    row_after(requests[0], 0, logs[0], 6, 0),
-                    replace(decode, start=decode.stop - 1),
-                    row_after(requests[1], 1, logs[1], 0, 0),
-                    row_after(requests[3], 3, logs[3], 5, 2),
-                )
-            )
-            assert runner._graphs.takes(batch)
-            launched = runner._graphs.launch(batch)
-            # before their results are known
-            ahead = [replace(row, start=row.stop, stop=row.stop + 1) for row in batch.rows]
-            ahead = [replace(row, drawn=(row.start,), step=row.num_known + 1) for row in ahead]
-            following = runner._graphs.launch(StepBatch(tuple(ahead)))
-            entries, _ = launched()
-            expected = [*logs[0][:7], logs[2][4], logs[1][0], *logs[3][2:6]]
-            assert list(map(tuple, entries)) == expected
-            entries, _ = following()
-            expected = [logs[0][7], logs[2][5], logs[1][1], logs[3][6]]
-            assert list(map(tuple, entries)) == expected
+            check_mixed_batch(runner, requests, logs)
 
 
 def test_a_row_whose_guesses_are_in_flight_is_not_launched() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,8 @@ FEW_KEYS = 512
 # With few rows it is split from fewer keys on: unsplit, each head runs on one multiprocessor, which
 # took a quarter longer for a row with 300 keys on an H200.
 _FEW_ROWS, _FEW_KEYS_OF_FEW_ROWS = 8, 128
+
+_track_of = attrgetter("track")
 
 
 def has_few_keys(rows: Seq[Row]) -> bool:
@@ -507,10 +510,6 @@ class DecodeGraphs:
 def _groups(rows: Seq[Row]) -> list[list[Row]]:
     """Return the rows of each track, which are adjacent."""
     return [list(group) for _, group in groupby(rows, _track_of)]
-
-
-def _track_of(row: Row) -> int:
-    return row.track
 
 
 def _adjusts(rows: Seq[Row]) -> bool:
