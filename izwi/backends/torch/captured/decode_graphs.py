@@ -234,20 +234,26 @@ class DecodeGraphs:
         self._num_drawn = [0] * len(self._num_drawn)
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be run, and their next entries drawn, with graphs."""
-        rows = batch.rows
-        fits = max((row.stop for row in rows), default=0) <= self._max_keys
-        asking = (row for row in rows if row.emits and row.request.logprobs)
-        return (
-            fits
-            and sum(batch.counts) <= self._sizes[-1]
-            and all(self._can_tell[row.track] for row in asking)
+        """Return whether these rows can be run, and their entries drawn, with graphs.
+
+        A row that draws several entries is run like a prompt, whose inputs the host knows.
+        """
+        rows, counts = batch.rows, batch.counts
+        if (
+            sum(counts) > self._sizes[-1]
+            or max([row.stop for row in rows], default=0) > self._max_keys
+        ):
+            return False
+        if max(counts, default=0) > 1 and any(len(row.drawn) > 1 and row.is_ahead for row in rows):
+            return False
+        return not any(
+            row.request.logprobs and row.drawn and not self._can_tell[row.track] for row in rows
         )
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
         """Return the rows in the order for `decode`: by track, with the fewest copies."""
-        groups = _groups(sorted(rows, key=_track_of))
         together = self._rows(len(rows)).staged.draws
+        groups = _groups(sorted(rows, key=_track_of))
         if len(groups) == 1 and together is not None:
             return together.in_place(rows)
         return [
@@ -341,9 +347,11 @@ class DecodeGraphs:
         self, staged: StagedDraws, rows: Seq[Row], first: int, sources: npt.NDArray[np.int32]
     ) -> DrawKind:
         """Fill in draws on one track; return the kind that does what they need, and the least."""
-        track = rows[0].track
-        on_track = (sources - 1) // self._sizes[-1] % len(self._vocabularies) == track
-        staged.stage_places(first, np.where(on_track, sources, -1))
+        track, num_tracks = rows[0].track, len(self._vocabularies)
+        if num_tracks > 1:
+            on_track = (sources - 1) // self._sizes[-1] % num_tracks == track
+            sources = np.where(on_track, sources, -1)
+        staged.stage_places(first, sources)
         staged.stage_sampling(rows)
         tells = any(row.request.logprobs for row in rows)
         if staged.few_candidates and not tells:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
 from izwi.sampling.logprobs import logprobs_of
 
+_entry_of = attrgetter("key", "step")  # of a row that draws one
 # What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20
 
@@ -151,14 +153,8 @@ class Graphs:
         return self.encoders.encode(pieces)
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be run, and their entries drawn, with graphs.
-
-        A row that draws several entries is run like a prompt, whose inputs the host knows.
-        """
-        if self.decodes is None:
-            return False
-        knows = all(len(row.drawn) < 2 or not row.is_ahead for row in batch.rows)
-        return knows and self.decodes.takes(batch)
+        """Return whether these rows can be run, and their entries drawn, with graphs."""
+        return self.decodes is not None and self.decodes.takes(batch)
 
     def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
@@ -239,15 +235,15 @@ def _in_order(parts: Seq[Part], draws: Seq[Row]) -> DrawnEntries:
     entries: dict[tuple[int, int], list[int]] = {}
     likely: dict[tuple[int, int], float | list[float]] = {}
     for rows, copy in parts:
-        keys = [(row.key, row.step) for row in rows]
+        keys = list(map(_entry_of, rows))
         drawn, *logprobs = copy.wait()
         entries.update(zip(keys, drawn.tolist(), strict=True))
         for found in logprobs:
             likely.update(zip(keys, found.tolist(), strict=True))
     asking = ((n, row) for n, row in enumerate(draws) if row.request.logprobs)
     return (
-        [entries[row.key, row.step] for row in draws],
-        {n: logprobs_of(row.request, likely[row.key, row.step]) for n, row in asking},
+        [entries[entry] for entry in map(_entry_of, draws)],
+        {n: logprobs_of(row.request, likely[_entry_of(row)]) for n, row in asking},
     )
 
 

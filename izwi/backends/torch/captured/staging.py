@@ -340,12 +340,12 @@ class StagedDraws:
             first: Place of the first entry; the others come after it.
             drawn: Where each row's last entry is; see `drawn`.
         """
-        count = len(drawn)
+        count, places, last = len(drawn), self.host["place"], self.host["drawn"]
         self._buffer.wait()
-        self.host["place"][:count] = np.arange(first, first + count)
-        self.host["place"][count:] = 0
-        self.host["drawn"][:count] = drawn
-        self.host["drawn"][count:] = -1
+        places[:count] = np.arange(first, first + count)
+        last[:count] = drawn
+        places[count:] = 0
+        last[count:] = -1
 
     def stage_sampling(self, draws: Seq[Row]) -> None:
         """Fill in the parameters; `send` copies them.
@@ -417,11 +417,11 @@ class StagedDraws:
             return
         missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
         self._num_seen[:count] = known
-        grown = [n for n in np.flatnonzero(missing == 1).tolist() if _draws_on_last(draws[n])]
+        grown = [n for n in (missing == 1).nonzero()[0].tolist() if _draws_on_last(draws[n])]
         last = [draws[place].entries[known[place] - 1] for place in grown]
         new = np.array([entry[0] for entry in last], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]
-        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
+        for place in ((missing != 0) & (missing != 1)).nonzero()[0].tolist():
             row = draws[place]
             seen = seen_ids(row, self._vocabularies[row.track], row.track)
             packed = np.packbits(seen, bitorder="little")
