@@ -52,7 +52,7 @@ def check_mixed_batch(runner: Runner, requests: Seq[Request], logs: Seq[Seq[Entr
     runner.run(StepBatch((replace(decode, drawn=(), stop=decode.stop - 1),)))
     batch = StepBatch(
         (
-            row_after(requests[0], 0, logs[0], 6, 0),
+            row_after(requests[0], 0, logs[0], 1, 0),
             replace(decode, start=decode.stop - 1),
             row_after(requests[1], 1, logs[1], 0, 0),
             row_after(requests[3], 3, logs[3], 5, 2),
@@ -67,6 +67,6 @@ def check_mixed_batch(runner: Runner, requests: Seq[Request], logs: Seq[Seq[Entr
     ]
     following = graphs.launch(StepBatch(tuple(ahead)))
     entries, _ = launched()
-    assert list(map(tuple, entries)) == [*logs[0][:7], logs[2][4], logs[1][0], *logs[3][2:6]]
+    assert list(map(tuple, entries)) == [*logs[0][:2], logs[2][4], logs[1][0], *logs[3][2:6]]
     entries, _ = following()
-    assert list(map(tuple, entries)) == [logs[0][7], logs[2][5], logs[1][1], logs[3][6]]
+    assert list(map(tuple, entries)) == [logs[0][2], logs[2][5], logs[1][1], logs[3][6]]

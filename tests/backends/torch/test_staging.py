@@ -7,12 +7,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
 from izwi.backends.torch.captured.staging import StagedDraws, StagedPositions, StagedRows
 from izwi.model.protocol import UNKNOWN
-from izwi.request.request import Request, SamplingParams
+from izwi.request.request import Request, SamplingParams, TrackParams
 from izwi.request.sequence import Sequence
 from izwi.runner.batch_builder import row_of
 from tests.engine.toy import ToyPrompt
@@ -217,3 +218,39 @@ def test_rows_keep_the_places_that_they_had(seed: int) -> None:
                 assert placed[place] is one
         staged.stage_sampling(draws(placed))
         before = placed
+
+
+@pytest.mark.parametrize("track", [0, 1])
+def test_emitted_ids_are_those_of_the_track_that_is_drawn(track: int) -> None:
+    """Whether the log grew by one entry since, or by several."""
+    one = sequence(0, 1.5, 0)
+    one.emitted = [(1,), (2,), (3, 0), (4, 0), (5,)]
+    tracks = [0, 0, 1, 1, 0]
+    params = TrackParams(one.request.sampling, one.request.sampling)
+    request = replace(one.request, other_tracks=(params,))
+    (row,) = draws([one])
+    row = replace(row, request=request, tracks=tracks, track=track)
+    for lengths in ((0, 1, 2, 3, 4, 5), (0, 2, 5)):
+        staged = StagedDraws.apart(1, {0: VOCABULARY, 1: VOCABULARY}, CPU)
+        for known in lengths:
+            staged.stage_sampling([replace(row, num_known=known, step=known, memo={})])
+            staged.send()
+            seen = staged.sampling(None).seen.numpy().view(np.uint8)
+            bits = np.unpackbits(seen, axis=1, bitorder="little")
+            pairs = zip(one.emitted[:known], tracks, strict=False)
+            expected = sorted(ids[0] for ids, on in pairs if on == track)
+            assert np.flatnonzero(bits[0]).tolist() == expected
+
+
+def test_a_place_of_another_track_has_what_the_request_asks_for_there() -> None:
+    one = sequence(0, 1.0, 0)
+    params = TrackParams(SamplingParams(0.5, 7), SamplingParams(0.25, 3), stop_ids=(9,))
+    request = replace(one.request, other_tracks=(params,))
+    (row,) = draws([one])
+    staged = StagedDraws.apart(1, {0: VOCABULARY, 1: VOCABULARY}, CPU)
+    for track, top_k, stop_ids in ((0, 50, [7, 8]), (1, 7, [9]), (0, 50, [7, 8])):
+        staged.stage_sampling([replace(row, request=request, track=track)])
+        staged.send()
+        sampling = staged.sampling(None)
+        assert sampling.first.top_k.tolist() == [top_k]
+        assert [found for found in sampling.stop_ids[0].tolist() if found != -1] == stop_ids
