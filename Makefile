@@ -80,7 +80,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.asr.transcribe_speed
 	$(BIN)/python -m benchmarks.asr.throughput --http
 
-# On a GPU: test the kernels, compare recorded steps with plain ones, and measure speed.
+# On a GPU: test the kernels, compare captured steps with plain ones, and measure speed.
 bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "" tests/ops tests/backends/torch \
 		tests/models/test_cuda.py tests/models/test_device.py

@@ -94,7 +94,7 @@ def clones(rows: Rows, per_second: float) -> dict[str, Any]:
 
 def delays(result: str) -> int:
     """Count kernels compiled and graphs captured while a benchmark's requests were served."""
-    return sum(row.get("compiled", 0) + row.get("recorded", 0) for row in rows_of(result))
+    return sum(row.get("compiled", 0) + row.get("captured", 0) for row in rows_of(result))
 
 
 def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:

@@ -52,7 +52,7 @@ class EngineConfig:
         kv_dtype: "auto" (that of the weights), "int8" or "fp8" for keys and values in the pages.
         host_bytes: Host memory for pages and codec states that had to leave the device.
         disk_bytes: Disk for what had to leave the host memory; 0 uses none.
-        graphs: Whether steps that repeat are recorded once and replayed, where the device can.
+        graphs: Whether steps that repeat are captured as graphs, where the device can.
         encoded_bytes: Memory for results of the audio encoders, so that equal audio runs once.
     """
 

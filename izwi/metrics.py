@@ -36,9 +36,9 @@ FIGURES: dict[str, Figure] = {
     "page_bytes": _level("Bytes of one page."),
     "weight_bytes": _level("Bytes of the weights on the device, as planned."),
     "state_bytes": _level("Bytes of codec states on the device, as planned."),
-    "graph_bytes": _level("Bytes of buffers of recorded steps on the device, as planned."),
+    "graph_bytes": _level("Bytes of buffers of captured steps on the device, as planned."),
     "shared_bytes": _level(
-        "Bytes that all models of the device share, as planned: working memory of recorded steps,"
+        "Bytes that all models of the device share, as planned: working memory of captured steps,"
         " workspace, and what is left free."
     ),
     "host_pages": _level("Pages in host memory."),
@@ -58,5 +58,5 @@ FIGURES: dict[str, Figure] = {
     "resumes": _count("Sequences resumed on request."),
     "refused": _count("Sequences that could not start in time."),
     "compilations": _count("Kernels compiled, or loaded from disk, while requests were served."),
-    "recordings": _count("Graphs recorded while requests were served."),
+    "graph_captures": _count("Graphs captured while requests were served."),
 }

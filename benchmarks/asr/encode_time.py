@@ -1,7 +1,7 @@
 """Time the audio encoders of a published size, with and without graphs, by batch and length.
 
 Random weights. Times are milliseconds per call, including staging of features on the host:
-`plain_ms` (without graphs) and `recorded_ms` for pieces as long as their bucket; for pieces of
+`plain_ms` (without graphs) and `captured_ms` for pieces as long as their bucket; for pieces of
 different lengths in that bucket, without graphs, `one_by_one_ms` (one pass each) and `together_ms`
 (one pass). --kernels also reports the kernels of the longest call.
 """
@@ -19,9 +19,9 @@ import torch
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import NAMES, load
 from izwi.backends.padded import encode_together
+from izwi.backends.torch.captured.capturer import GraphCapturer
+from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-from izwi.backends.torch.recorded.recorder import GraphRecorder
 from izwi.model.encoders import EncodesPadded, PaddedEncoder
 from izwi.model.protocol import Model
 from izwi.request.request import EncodeInput
@@ -81,14 +81,14 @@ def measure_bucket(
     unequal = pieces_of(kind, encoder, bucket, np.linspace(shortest, longest, batch))
     timed: dict[str, Callable[[], object]] = {
         "plain_ms": lambda: model.encode(equal),
-        "recorded_ms": lambda: graphs.encode(equal),
+        "captured_ms": lambda: graphs.encode(equal),
     }
     if batch > 1:
         timed["one_by_one_ms"] = lambda: model.encode(unequal)
         timed["together_ms"] = lambda: encode_together(model, ops, batch, unequal)
     taken = {name: milliseconds(run, ops.device) for name, run in timed.items()}
-    each = round(taken["recorded_ms"] / batch, 3)
-    return {"kind": kind, "length": longest, "batch": batch, **taken, "recorded_ms_a_piece": each}
+    each = round(taken["captured_ms"] / batch, 3)
+    return {"kind": kind, "length": longest, "batch": batch, **taken, "captured_ms_a_piece": each}
 
 
 @torch.inference_mode()
@@ -98,15 +98,15 @@ def measure(size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     assert isinstance(model, EncodesPadded), f"{size} has no encoder that takes pads"
     encoders = model.padded_encoders
     graphs = EncoderGraphs(
-        encoders, GraphRecorder(ops.device), max(options.batches), ops.device, ops.dtype
+        encoders, GraphCapturer(ops.device), max(options.batches), ops.device, ops.dtype
     )
     before = torch.cuda.memory_reserved(ops.device) if ops.device.type == "cuda" else 0
     began = time.perf_counter()
     graphs.warm_up()
-    print(f"{size}: recorded in {time.perf_counter() - began:.2f} s")
+    print(f"{size}: captured in {time.perf_counter() - began:.2f} s")
     if ops.device.type == "cuda":
         taken = torch.cuda.memory_reserved(ops.device) - before
-        print(f"{size}: the recordings take {taken / 2**30:.2f} GiB")
+        print(f"{size}: the graphs take {taken / 2**30:.2f} GiB")
     rows = [
         {"size": size, **measure_bucket(model, ops, graphs, kind, bucket, batch)}
         for kind, encoder in encoders.items()

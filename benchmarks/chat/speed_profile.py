@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from benchmarks.kernels.device_time import device_ms, host_ms, kernel_rows
-from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
-from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, DecodeKind, DrawKind
+from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
 from izwi.backends.torch.transfer import HostCopy
 from izwi.engine.engine import Engine
 
@@ -31,24 +31,24 @@ def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
     decodes, _ = _graphs(engine)
     rows: list[Row] = []
     for size in sizes:
-        batch = decodes._batch(decodes._decodes, size)
-        drawing = decodes._batch(decodes._draws, size)
+        batch, drawing = decodes._rows(size), decodes._drawing(0, size)
+        assert batch.staged.draws is not None
         pages = range(context // _PAGE + 1)
         batch.staged.stage_runs([(context, context + 1, pages)] * size)
-        for staged in (batch.staged, drawing.staged):
+        for staged in (batch.staged.draws, drawing.staged):
             for column, value in (("scale", 0.7), ("top_k", 20), ("top_p", 0.8)):
                 staged.host[f"first.{column}"][:] = value
-            staged.send()
-        few = context < FEW_KEYS
-        step = batch.graphs[Variant(few)][0]
-        head = drawing.graphs[Variant(few_keys=True)][0]
-        step_ms, head_ms = device_ms(step.replay), device_ms(head.replay)
+        batch.staged.send()
+        drawing.staged.send()
+        step = batch.graphs[DecodeKind(context < FEW_KEYS, DrawKind())]
+        head = drawing.graphs[DrawKind()]
+        step_ms, head_ms = device_ms(step.launch), device_ms(head.launch)
         row: Row = {"profile": "token", "rows": size, "context": context}
         row |= {"step_ms": round(step_ms, 4), "head_and_draw_ms": round(head_ms, 4)}
         row["decoder_ms"] = round(step_ms - head_ms, 4)
-        row["launch_on_host_ms"] = round(host_ms(step.replay), 4)
+        row["launch_on_host_ms"] = round(host_ms(step.launch), 4)
         rows.append(row)
-        rows += kernel_rows(step.replay, 12, kernels_of=f"token, {size} rows")
+        rows += kernel_rows(step.launch, 12, kernels_of=f"token, {size} rows")
     return rows
 
 
@@ -65,11 +65,11 @@ def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row
             pages = range((start + size - 1) // _PAGE + 1)
             one.staged.stage_runs([(start, start + size, pages)])
             one.staged.send()
-            taken = device_ms(one.graph.replay)
+            taken = device_ms(one.graph.launch)
             row: Row = {"profile": "prompt", "positions": size, "behind": start}
             row |= {"ms": round(taken, 3), "positions_per_s": round(1e3 * size / taken)}
             rows.append(row)
-        rows += kernel_rows(one.graph.replay, 6, kernels_of=f"prompt, {size} behind {start}")
+        rows += kernel_rows(one.graph.launch, 6, kernels_of=f"prompt, {size} behind {start}")
     return rows
 
 

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.measure import write_result
 from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.captured.capturer import GraphCapturer
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.recorder import GraphRecorder
 from izwi.backends.torch.state import StateArena
 from izwi_models.lfm2_audio.audio_config import (
     DetokenizerConfig,
@@ -99,12 +99,11 @@ def milliseconds(run: Callable[[], object], device: torch.device, repeats: int) 
     return float(np.median(taken[1:])) * 1e3
 
 
-def recorded(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], object]:
+def captured(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], object]:
     """Return a call that repeats `run`, as a graph if the device captures."""
     if ops.device.type != "cuda":
         return run
-    graph, _ = GraphRecorder(ops.device).capture(run)
-    return graph.replay
+    return GraphCapturer(ops.device).capture(run).launch
 
 
 def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -125,7 +124,7 @@ def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, A
             frames = 100 * seconds
             mel = torch.randn(batch, 128, frames).to(ops.device, ops.dtype)
             lengths = torch.full((batch,), frames, device=ops.device)
-            run = recorded(lambda m=mel, n=lengths: encoder.encode_padded(m, n), ops)
+            run = captured(lambda m=mel, n=lengths: encoder.encode_padded(m, n), ops)
             taken = milliseconds(run, ops.device, options.repeats)
             row = {"part": "encoder", "seconds": seconds, "batch": batch, "ms": round(taken, 3)}
             rows.append(row | {"ms_per_audio_s": round(taken / (batch * seconds), 3)})
@@ -152,7 +151,7 @@ def codec_rows(
                 arena.scatter(streams, state)
                 return audio
 
-            taken = milliseconds(recorded(run, ops), ops.device, options.repeats)
+            taken = milliseconds(captured(run, ops), ops.device, options.repeats)
             audio_s = batch * frames * codec.frame_samples / codec.sample_rate
             row = {"part": name, "frames": frames, "batch": batch, "ms": round(taken, 3)}
             rows.append(row | {"ms_per_audio_s": round(taken / audio_s, 3)})

@@ -71,7 +71,7 @@ def published(options: argparse.Namespace) -> None:
     engine = Engine({"s2s": model.model}, backend, config)
     setup_s = time.perf_counter() - began
     rows: list[dict[str, Any]] = []
-    if backend.ops.records:
+    if backend.ops.captures:
         floors = [n / options.bandwidth for n in step_bytes(backend.ops.dtype.itemsize)]
         rows += step_rows(engine, [n for n in (1, 8, 32, 64) if n <= max(options.sessions)], floors)
     first_audio_row(engine, model.frontend, 2)  # warms up

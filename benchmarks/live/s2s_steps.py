@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.kernels.device_time import device_ms
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs, DecodeKind, DrawKind
 from izwi.engine.engine import Engine
 
 _CONTEXT = 300  # positions before the new one
@@ -28,41 +28,40 @@ def step_rows(engine: Engine, sizes: list[int], floors_s: list[float]) -> list[d
     assert graphs is not None
     assert graphs.codec is not None
     decodes = graphs.decodes
-    assert isinstance(decodes, TrackedDecodeGraphs)
+    assert decodes is not None
     rows = []
     for size in sizes:
         row: dict[str, Any] = {"steps_of": size}
         for track, name in enumerate(("text", "frame")):
             row[f"{name}_step_ms"] = round(device_ms(_step(decodes, size, track)), 4)
             row[f"{name}_floor_ms"] = round(1e3 * floors_s[track], 3)
-            draws = decodes._drawing(track, size)
-            alone = decodes._draw_graph(track, draws, True)[0]
-            row[f"{name}_draw_ms"] = round(device_ms(alone.replay), 4)
+            alone = decodes._drawing(track, size).graphs[DrawKind(track)]
+            row[f"{name}_draw_ms"] = round(device_ms(alone.launch), 4)
         codec = graphs.codec
         for frames in codec._frames:
             batch = codec._graph(next(s for s in codec._sizes if s >= size), frames)
-            row[f"codec_{frames}_ms"] = round(device_ms(batch.graph.replay), 3)
+            row[f"codec_{frames}_ms"] = round(device_ms(batch.graph.launch), 3)
         rows.append(row)
     return rows
 
 
-def _step(decodes: TrackedDecodeGraphs, size: int, track: int) -> Callable[[], None]:
+def _step(decodes: DecodeGraphs, size: int, track: int) -> Callable[[], object]:
     """Return what a step runs if all its rows draw on one track."""
-    batch, draws = decodes._rows(size), decodes._drawing(track, size)
+    batch, drawing, kind = decodes._rows(size), decodes._drawing(track, size), DrawKind(track)
     batch.staged.stage_runs([(_CONTEXT, _CONTEXT + 1, range(_CONTEXT // _PAGE + 1))] * size)
+    for staged in (batch.staged.draws, drawing.staged):
+        for which in ("first", "rest") if staged is not None else ():
+            for column, value in (("scale", float(track)), ("top_k", 4), ("top_p", 1.0)):
+                staged.host[f"{which}.{column}"][:] = value
     batch.staged.send()
-    for which in ("first", "rest"):
-        for column, value in (("scale", float(track)), ("top_k", 4), ("top_p", 1.0)):
-            draws.staged.host[f"{which}.{column}"][:] = value
-    draws.staged.send()
-    if (True, track) in batch.graphs:
-        return batch.graphs[True, track][0].replay
-    states, hidden = batch.graphs[True, None]
-    drawn, _ = decodes._draw_graph(track, draws, True)
+    drawing.staged.send()
+    if batch.staged.draws is not None:
+        return batch.graphs[DecodeKind(True, kind)].launch
+    states, drawn = batch.graphs[DecodeKind(True, None)], drawing.graphs[kind]
 
     def run() -> None:
-        states.replay()
-        decodes._take_states(track, hidden)
-        drawn.replay()
+        states.launch()
+        drawing.room(states.out).copy_(states.out)
+        drawn.launch()
 
     return run

@@ -113,14 +113,14 @@ class Asker:
             values = re.findall(rf"^\w*{name}\w*(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.MULTILINE)
             return round(sum(map(float, values)))
 
-        return total("compilations"), total("recordings")
+        return total("compilations"), total("graph_captures")
 
     async def add(self, what: str, before: tuple[int, int], began_s: float, **row: Any) -> None:
-        """Keep a row, with the numbers compiled and recorded since the last one."""
+        """Keep a row, with the numbers compiled and captured since the last one."""
         await asyncio.sleep(0.15)  # the engine reports figures every 0.1 s
         after = await self.delays()
         reported = {"what": what, "at_s": round(began_s, 3), **row}
-        reported |= {"compiled": after[0] - before[0], "recorded": after[1] - before[1]}
+        reported |= {"compiled": after[0] - before[0], "captured": after[1] - before[1]}
         self.rows.append(reported)
         print("  ".join(f"{key} {value}" for key, value in reported.items()), flush=True)
 

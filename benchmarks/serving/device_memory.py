@@ -4,7 +4,7 @@
 
 Random weights of published sizes. Another process holds all but the given size of the device's
 memory, so that the case is as on a smaller card. Each case is a process of its own: it plans from
-estimates, loads, plans from what was measured, records, and serves as many streams as were planned
+estimates, loads, plans from what was measured, captures, and serves as many streams as were planned
 for of all models at once, twice. `--extra-gib` holds more memory while the second turn runs, as
 another program would.
 """

@@ -2,7 +2,7 @@
 
 If the environment variable BENCHMARK_TIMELINE names a folder, each process appends lines to its own
 file there: what was called, when (seconds since the epoch, the clients' clock), for how long, and
-what was compiled, loaded or recorded and why. Otherwise nothing is changed.
+what was compiled, loaded or captured and why. Otherwise nothing is changed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def engine_timeline() -> None:
     if timeline is None:
         return
     from izwi.backends import compilations
-    from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
-    from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs
-    from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-    from izwi.backends.torch.recorded.graphs import Graphs
-    from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+    from izwi.backends.torch.captured.codec_graphs import CodecGraphs
+    from izwi.backends.torch.captured.decode_graphs import DecodeGraphs
+    from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
+    from izwi.backends.torch.captured.graphs import Graphs
+    from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
     from izwi.backends.torch.transfer import HostCopy
     from izwi.engine.model_worker import ModelWorker
     from izwi.engine.step_thread import SteppingThread

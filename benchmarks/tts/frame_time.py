@@ -17,8 +17,8 @@ from benchmarks.kernels.device_time import device_ms, kernel_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.backends.torch.backend import TorchBackend
-from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
-from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
+from izwi.backends.torch.captured.codec_graphs import CodecGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs, DecodeKind, DrawKind
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
@@ -41,19 +41,18 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
     decodes, codec = _graphs(engine)
     rows = []
     for size in sizes:
-        batch, drawing = (
-            decodes._batch(decodes._decodes, size),
-            decodes._batch(decodes._draws, size),
-        )
+        batch, drawing = decodes._rows(size), decodes._drawing(0, size)
+        assert batch.staged.draws is not None
         batch.staged.stage_runs([(_CONTEXT, _CONTEXT + 1, range(_CONTEXT // 16 + 1))] * size)
-        for staged in (batch.staged, drawing.staged):
+        for staged in (batch.staged.draws, drawing.staged):
             for which, penalty in (("first", 1.05), ("rest", 1.0)):
                 for column, value in (("scale", 0.9), ("top_k", 50), ("top_p", 1.0)):
                     staged.host[f"{which}.{column}"][:] = value
                 staged.host[f"{which}.penalty"][:] = penalty
-            staged.send()
-        frame = device_ms(batch.graphs[Variant(few_keys=True)][0].replay)
-        predictor = device_ms(drawing.graphs[Variant(few_keys=True)][0].replay)
+        batch.staged.send()
+        drawing.staged.send()
+        frame = device_ms(batch.graphs[DecodeKind(True, DrawKind())].launch)
+        predictor = device_ms(drawing.graphs[DrawKind()].launch)
         row: dict[str, Any] = {
             "streams": size,
             "frame_ms": round(frame, 3),
@@ -62,7 +61,7 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
         }
         for frames in codec._frames:
             graph = codec._graph(next(s for s in codec._sizes if s >= size), frames).graph
-            row[f"codec_{frames}_ms"] = round(device_ms(graph.replay), 3)
+            row[f"codec_{frames}_ms"] = round(device_ms(graph.launch), 3)
         rows.append(row)
     return rows
 
@@ -101,8 +100,8 @@ def loop_row(engine: Engine, model: SpeechFrontend, name: str, streams: int) -> 
 def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
     """List the kernels of one frame by their share of the device's time."""
     decodes, _ = _graphs(engine)
-    graph = decodes._batch(decodes._decodes, size).graphs[Variant(few_keys=True)][0]
-    return kernel_rows(graph.replay, most, streams=size)
+    graph = decodes._rows(size).graphs[DecodeKind(True, DrawKind())]
+    return kernel_rows(graph.launch, most, streams=size)
 
 
 def main() -> None:
@@ -128,7 +127,7 @@ def main() -> None:
     if ops.device.type == "cuda":
         torch.cuda.synchronize()
     setup_s = time.perf_counter() - began
-    graphs = graph_rows(engine, options.streams) if ops.records else []
+    graphs = graph_rows(engine, options.streams) if ops.captures else []
     loops = []
     for streams in options.streams:
         loop_row(engine, model, options.size, streams)  # warms up

@@ -99,8 +99,8 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
         firsts.append(first_ms)
         frames.append(frame_ms)
     more = {}
-    if ops.records:
-        more["recorded_frame_ms"] = graph_rows(engine, [1])[0]["frame_ms"]
+    if ops.captures:
+        more["captured_frame_ms"] = graph_rows(engine, [1])[0]["frame_ms"]
     first_ms, frame_ms = statistics.median(firsts[1:]), statistics.median(frames[1:])
     return row("izwi", case, first_ms, frame_ms, **more), case
 

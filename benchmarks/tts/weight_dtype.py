@@ -133,7 +133,7 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
         ours = of_logs(registry, size, backend.ops, [log])
         full = full or ours
         rows.append({"model": f"{size}, random", "weights": weights, **agreement(ours, full)})
-        if backend.ops.records:
+        if backend.ops.captures:
             settings = EngineConfig(max_running=max(STREAMS), kv_bytes=4 << 30)
             engine = Engine(registry.models, backend, settings)
             rows += [{"weights": weights, **row} for row in graph_rows(engine, STREAMS)]

@@ -1,4 +1,4 @@
-"""Count kernels that are compiled or loaded, and graphs that are recorded.
+"""Count kernels that are compiled or loaded, and graphs that are captured.
 
 Each takes milliseconds to seconds, during which the engine stalls. All of it should happen before
 the server is ready; anything later is logged with its cause.
@@ -24,11 +24,11 @@ _FRAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One compiled or loaded kernel, or one recorded graph.
+    """One compiled or loaded kernel, or one captured graph.
 
     Attributes:
-        kind: "compiled", "loaded" (a kernel from disk) or "recorded" (a graph).
-        name: The kernel with its specialisation, or the recorded method.
+        kind: "compiled", "loaded" (a kernel from disk) or "captured" (a graph).
+        name: The kernel with its specialisation, or the captured method.
         seconds: How long it took.
     """
 
@@ -42,7 +42,7 @@ class Compilations:
 
     Attributes:
         kernels: Kernels compiled or loaded.
-        graphs: Graphs recorded.
+        graphs: Graphs captured.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Compilations:
 
     def add(self, compilation: Compilation) -> None:
         """Count a compilation, and log its cause."""
-        if compilation.kind == "recorded":
+        if compilation.kind == "captured":
             self.graphs += 1
         else:
             self.kernels += 1
@@ -60,7 +60,7 @@ class Compilations:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what this thread compiles, loads or records within the context."""
+        """Count what this thread compiles, loads or captures within the context."""
         before = getattr(_current, "counter", None)
         _current.counter = self
         try:

@@ -47,7 +47,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class GraphBytes:
-    """Memory of one model's recorded graphs.
+    """Memory of one model's captured graphs.
 
     Attributes:
         steps: The largest working set of an encoder, a prompt or a decode step. Models share it.

@@ -147,14 +147,14 @@ class Sampling(Protocol):
         ...
 
 
-class RecordedSteps(Protocol):
+class CapturedSteps(Protocol):
     """Steps that a device runs while the next one is planned: an optional capability.
 
-    CUDA records and replays them; MLX launches them as they are.
+    CUDA captures them as graphs; MLX launches them as they are.
     """
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether the next entries of these rows can be drawn by recorded steps."""
+        """Return whether the next entries of these rows can be drawn by captured steps."""
         ...
 
     def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
@@ -162,7 +162,7 @@ class RecordedSteps(Protocol):
         ...
 
     def takes_chunks(self, most_frames: int) -> bool:
-        """Return whether chunks of up to this many frames can be decoded by recorded steps."""
+        """Return whether chunks of up to this many frames can be decoded by captured steps."""
         ...
 
     def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
@@ -174,7 +174,7 @@ class RecordedSteps(Protocol):
         ...
 
     def encodes(self, piece: EncodeInput) -> bool:
-        """Return whether a piece of audio can be encoded by recorded steps."""
+        """Return whether a piece of audio can be encoded by captured steps."""
         ...
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[Array]:
@@ -224,8 +224,8 @@ class Backend(ModelBackend, Protocol):
         ...
 
     @property
-    def records(self) -> bool:
-        """Whether steps are recorded into graphs with memory of their own."""
+    def captures(self) -> bool:
+        """Whether steps are captured into graphs with memory of their own."""
         ...
 
     def memory(self) -> DeviceMemory:
@@ -246,7 +246,7 @@ class Backend(ModelBackend, Protocol):
     def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:
         """Compile the kernels of a model's graphs, and measure the memory that they will take.
 
-        Nothing is recorded and no pages are needed. Without graphs this does nothing.
+        Nothing is captured and no pages are needed. Without graphs this does nothing.
         """
         ...
 
@@ -283,10 +283,10 @@ class Backend(ModelBackend, Protocol):
         """Return a copy of an array that keeps no other memory alive."""
         ...
 
-    def record(
+    def capture(
         self, model: Model, kv: Any, arena: Any, sampling: Any, config: EngineConfig
-    ) -> RecordedSteps | None:
-        """Record the steps of a model that repeat, or set up launching them; None if it cannot.
+    ) -> CapturedSteps | None:
+        """Capture the steps of a model that repeat, or set up launching them; None if it cannot.
 
         Args:
             model: The model.

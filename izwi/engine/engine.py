@@ -80,7 +80,7 @@ class Engine:
     def add(self, name: str, model: Model) -> None:
         """Serve another model, with an unused share of the memory.
 
-        No step runs meanwhile. Setting up pages takes milliseconds; recording a model's steps on
+        No step runs meanwhile. Setting up pages takes milliseconds; capturing a model's steps on
         CUDA takes seconds.
 
         Raises:

@@ -42,8 +42,10 @@ class Launched:
         self.work, self.failed, self.rows = work, failed, rows
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self.num_compiled = num_compiled
-        self.reads_log = any(row.sequence.drawing.reads_log for row in rows)
+        sequences = [row.sequence for row in rows]
+        self.reads_log = any(one.drawing.reads_log or one.output_positions for one in sequences)
         self._epochs = [row.sequence.pending.epoch for row in rows]
+        self._several: dict[int, int] = {}  # entries of rows that draw several, by arrival
         self._vocoded: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
 
     @property
@@ -69,12 +71,17 @@ class Launched:
             limit: Returns the number of entries at which a sequence ends.
             following: The model's function for the next track.
         """
-        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
+        for sequence, _, stop in self.rows:
             sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries
-            if stop == sequence.num_prompt + entries:  # this row emits
-                known, is_last = sequence.tracks.progress, entries + 1 >= limit(sequence)
+            if sequence.output_positions:
+                count = len(sequence.drawn_before(stop))
+                self._several[sequence.arrival] = count
+            else:
+                count = stop == sequence.num_prompt + entries
+            for drawn in range(entries + 1, entries + count + 1):
+                known, is_last = sequence.tracks.progress, drawn >= limit(sequence)
                 pending.launch(known, following, sequence.request, is_last=is_last)
         for sequence, chunk in self.work.vocode:
             pending = sequence.pending
@@ -94,7 +101,7 @@ class Launched:
         """
         for row, drawn in zip(rows, every, strict=True):
             if isinstance(drawn, BaseException) or drawn.entries:
-                row.sequence.pending.arrive()
+                row.sequence.pending.arrive(self._several.get(row.sequence.arrival, 1))
         for sequence, epoch, frames in self._vocoded:
             if sequence.pending.epoch == epoch:
                 sequence.pending.vocoded(frames)

@@ -105,7 +105,7 @@ class ModelWorker:
             "resumes": counts.resumed,
             "refused": counts.refused,
             "compilations": self.runner.compilations.kernels,
-            "recordings": self.runner.compilations.graphs,
+            "graph_captures": self.runner.compilations.graphs,
         }
 
     def schedule(self, now_s: float) -> Work:

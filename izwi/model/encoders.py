@@ -54,7 +54,7 @@ class PaddedEncoder(EncoderSizes, Protocol):
         Returns:
             (batch, ...), a row a piece; see `unpadded`.
 
-        From arrays on the device alone, as `Recordable.embed_inputs`.
+        From arrays on the device alone, as `Capturable.embed_inputs`.
         """
         ...
 
@@ -65,7 +65,7 @@ class PaddedEncoder(EncoderSizes, Protocol):
 
 @runtime_checkable
 class EncodesPadded(Protocol):
-    """A model with audio encoders that take padded pieces, so that a GPU can record them."""
+    """A model with audio encoders that take padded pieces, so that a GPU can capture them."""
 
     @property
     def padded_encoders(self) -> Mapping[str, PaddedEncoder]:

@@ -27,7 +27,7 @@ class Model(Protocol):
     """One loaded checkpoint, as the engine uses it. Each method runs all its rows at once.
 
     Features of some models are separate protocols: `ChoosesTracks` (several tracks), `Encodes`
-    (audio in the prompt), `Recordable` (steps that a GPU replays), `TakesStreamedText` (text that
+    (audio in the prompt), `Capturable` (steps that a GPU captures), `TakesStreamedText` (text that
     is still being written).
     """
 
@@ -98,8 +98,8 @@ class ChoosesTracks(Protocol):
 
 
 @runtime_checkable
-class Recordable(Protocol):
-    """A model whose steps a GPU can record once and replay."""
+class Capturable(Protocol):
+    """A model whose steps a GPU can capture once and launch again."""
 
     @property
     def num_inputs(self) -> int:
@@ -126,18 +126,18 @@ class Recordable(Protocol):
             (positions, width).
 
         This method, `run` and `draw` use only arrays on the device and depend on no value, so that
-        a GPU can record them once and replay them.
+        a GPU can capture them once and launch them again.
         """
         ...
 
 
-class RecordableModel(Model, Recordable, Protocol):
-    """A model whose steps a GPU can record."""
+class CapturableModel(Model, Capturable, Protocol):
+    """A model whose steps a GPU can capture."""
 
 
 @runtime_checkable
-class RecordableTracks(Recordable, Protocol):
-    """A recordable model with several tracks, whose inputs are entries only."""
+class CapturableTracks(Capturable, Protocol):
+    """A capturable model with several tracks, whose inputs are entries only."""
 
     @property
     def entry_columns(self) -> tuple[int, ...]:

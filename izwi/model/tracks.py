@@ -79,7 +79,7 @@ class Codec(CodecSizes, Protocol):
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Decode (rows, frames, codebooks) to (rows, samples) in [-1, 1], and the next state.
 
-        Uses only arrays on the device, like `Recordable.embed_inputs`.
+        Uses only arrays on the device, like `Capturable.embed_inputs`.
         """
         ...
 

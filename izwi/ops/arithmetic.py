@@ -20,7 +20,7 @@ class ArithmeticOps(CoreOps, Protocol):
         return self.array(np.zeros(tuple(shape)))
 
     def arange(self, stop: int) -> Array:
-        """Return 0 .. stop - 1 as int64. A backend that records steps computes it on the device."""
+        """Return 0 .. stop - 1 as int64. A backend that captures steps does it on the device."""
         return self.array(np.arange(stop))
 
     def stack(self, arrays: Sequence[Array], axis: int) -> Array:

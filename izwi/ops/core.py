@@ -130,7 +130,7 @@ class CoreOps(Protocol):
         """Return attention without a cache over (batch, length, channels), positions from 0.
 
         `key_lengths` (batch,), at least 1 each, hides the keys after each row's length. If it is on
-        the device, only the mask depends on its values, so that such attention can be recorded.
+        the device, only the mask depends on its values, so that such attention can be captured.
         """
         ...
 

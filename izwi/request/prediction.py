@@ -18,7 +18,8 @@ class Pending:
     """What steps in flight will add to a sequence.
 
     Attributes:
-        entries: Number of entries that they draw; at most 1 when a step is planned.
+        entries: Number of entries that they draw; at most 1 when a step is planned, because steps
+            with rows that draw several are waited for.
         frames: Number of frames that they decode to audio.
         chunks: Number of chunks of these frames.
         ends: No more entries follow.
@@ -66,11 +67,11 @@ class Pending:
         self.frames += frames
         self.chunks += 1
 
-    def arrive(self) -> None:
-        """Replace the oldest entry by a result."""
-        self.entries -= 1
+    def arrive(self, count: int = 1) -> None:
+        """Replace the oldest entries by the results of a row."""
+        self.entries -= count
         self.ends = self.ends and self.entries > 0
-        del self.tracks[:1]
+        del self.tracks[:count]
 
     def vocoded(self, frames: int) -> None:
         """Replace a chunk of audio by a result."""

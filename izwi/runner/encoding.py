@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from izwi.backends.padded import encode_together
-from izwi.backends.protocol import Backend, RecordedSteps
+from izwi.backends.protocol import Backend, CapturedSteps
 from izwi.model.encoders import Encodes
 from izwi.model.protocol import Model
 from izwi.request.request import EncodeInput
@@ -23,7 +23,7 @@ class Encoders:
         backend: Backend,
         max_pieces: int,
         cache: EncodedCache,
-        graphs: RecordedSteps | None,
+        graphs: CapturedSteps | None,
     ):
         """Set up.
 
@@ -32,7 +32,7 @@ class Encoders:
             backend: The backend of the model's weights.
             max_pieces: Maximum number of pieces in a batch.
             cache: Cache of results.
-            graphs: Recorded graphs of the model, if any.
+            graphs: Captured graphs of the model, if any.
         """
         self._model, self._backend, self._max_pieces = model, backend, max_pieces
         self._cache, self._graphs = cache, graphs
@@ -53,12 +53,12 @@ class Encoders:
         return results
 
     def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
-        """Run the encoders, with graphs where recorded; each result has its own memory."""
+        """Run the encoders, with graphs where captured; each result has its own memory."""
         results: dict[int, Any] = {}
         if self._graphs is not None:
             taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
-            recorded = self._graphs.encode([pieces[n] for n in taken]) if taken else []
-            results.update(zip(taken, recorded, strict=True))
+            captured = self._graphs.encode([pieces[n] for n in taken]) if taken else []
+            results.update(zip(taken, captured, strict=True))
         plain = [n for n in range(len(pieces)) if n not in results]
         if plain:
             made = self._encode_plain([pieces[n] for n in plain])

@@ -122,7 +122,7 @@ def plan_models(
     if backend.memory().is_shared:
         return planned(config, lambda _: GraphBytes())
     plan = planned(config, lambda name: estimated_graphs(sizes[name], backend.itemsize, config))
-    if not (backend.records and config.graphs):
+    if not (backend.captures and config.graphs):
         return plan
     fitting = config.with_streams(plan.num_streams)
     return planned(fitting, lambda name: backend.rehearse(models[name], fitting))

@@ -93,7 +93,7 @@ class Runner:
         self.compilations = Compilations()
         self._graphs = None
         if config.graphs:
-            self._graphs = backend.record(model, self._kv, self._arena, self._sampling, config)
+            self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
         cache = EncodedCache(budget.encoded_bytes)
         self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
 
@@ -109,7 +109,7 @@ class Runner:
 
     @property
     def num_compiled(self) -> int:
-        """Kernels compiled or loaded and graphs recorded since the start.
+        """Kernels compiled or loaded and graphs captured since the start.
 
         A step during which it grows is slower than others, so its time is not used as a cost.
         """
@@ -270,7 +270,7 @@ class Runner:
     def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
-            return self._each_stream(self._vocode_recorded, pieces)
+            return self._each_stream(self._vocode_captured, pieces)
         pending: dict[int, PendingAudio | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
             batch = [piece for piece in pieces if piece[1] == frames]
@@ -295,7 +295,7 @@ class Runner:
 
         return run_each(committed, pieces)
 
-    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
+    def _vocode_captured(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:

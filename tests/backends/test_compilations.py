@@ -6,7 +6,7 @@ import torch
 
 from izwi.backends import compilations
 from izwi.backends.compilations import Compilation, Compilations
-from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.captured.capturer import GraphCapturer
 
 
 def test_only_what_happens_inside_is_counted() -> None:
@@ -15,8 +15,8 @@ def test_only_what_happens_inside_is_counted() -> None:
     with counter.counting():
         compilations.report(Compilation("compiled", "kernel", 0.1))
         compilations.report(Compilation("loaded", "kernel", 0.1))
-        compilations.report(Compilation("recorded", "graph", 0.1))
-    compilations.report(Compilation("recorded", "after", 0.1))
+        compilations.report(Compilation("captured", "graph", 0.1))
+    compilations.report(Compilation("captured", "after", 0.1))
     assert (counter.kernels, counter.graphs) == (2, 1)
 
 
@@ -25,18 +25,18 @@ def test_a_counter_inside_another_takes_its_place() -> None:
     with outer.counting():
         with inner.counting():
             compilations.report(Compilation("compiled", "kernel", 0.1))
-        compilations.report(Compilation("recorded", "graph", 0.1))
+        compilations.report(Compilation("captured", "graph", 0.1))
     assert (inner.kernels, inner.graphs) == (1, 0)
     assert (outer.kernels, outer.graphs) == (0, 1)
 
 
-def test_every_recording_is_reported() -> None:
+def test_every_capture_is_reported() -> None:
     counter, heard = Compilations(), list[Compilation]()
     compilations.observers.append(heard.append)
     try:
         with counter.counting():
-            GraphRecorder(torch.device("cpu")).capture(lambda: torch.zeros(1))
+            GraphCapturer(torch.device("cpu")).capture(lambda: torch.zeros(1))
     finally:
         compilations.observers.remove(heard.append)
     assert counter.graphs == 1
-    assert [one.kind for one in heard] == ["recorded"]
+    assert [one.kind for one in heard] == ["captured"]

@@ -22,6 +22,7 @@ from tests.engine.talk_world import TalkWorld
 from tests.engine.toy import toy_request
 from tests.engine.toy_talk import talk_request
 from tests.engine.world import PAGE, World, alone, run, toys
+from tests.several import check_mixed_batch
 
 pytestmark = needs_mlx
 
@@ -351,3 +352,12 @@ def test_chunks_of_any_lengths_are_decoded_in_one_call() -> None:
         expected = np.sin(np.cumsum(np.repeat(chunk.sum(1), 4)))
         np.testing.assert_allclose(audio, expected, atol=1e-5)
         assert np.array_equal(steps.vocode([chunk], [row])[0](), audio)
+
+
+@pytest.mark.parametrize("model", ["toy", "text"])
+def test_rows_that_draw_several_entries_run_beside_decodes_and_prompts(model: str) -> None:
+    requests = [endless(str(n), n, frames=9, model=model) for n in range(4)]
+    logs = [alone(request, backend="mlx").entries for request in requests]
+    runner = World(backend=AHEAD).engine._workers[model].runner
+    with runner.backend.running():
+        check_mixed_batch(runner, requests, [list(map(tuple, log)) for log in logs])

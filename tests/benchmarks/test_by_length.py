@@ -62,6 +62,6 @@ async def test_delays_are_read_from_the_metrics() -> None:
         "# HELP izwi_engine_compilations_total Kernels.\n"
         'izwi_engine_compilations_total{model="a"} 3.0\n'
         'izwi_engine_compilations_total{model="b"} 2.0\n'
-        'izwi_engine_recordings_total{model="a"} 1.0\n'
+        'izwi_engine_graph_captures_total{model="a"} 1.0\n'
     )
     assert await Asker("", client, "a", 1).delays() == (5, 1)

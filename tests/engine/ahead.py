@@ -76,7 +76,7 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
     def launch(
         self: Runner, rows: Sequence[PlannedRow]
     ) -> InFlight[list[Drawn | BaseException]] | None:
-        if not rows or any(row.sequence.output_positions for row in rows):
+        if not rows:
             return None
         unknown = [row.sequence for row in rows if row.sequence.pending.entries]
         counts.append(len(unknown))

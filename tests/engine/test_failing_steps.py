@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.captured.codec_graphs import CodecGraphs
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.transfer import HostCopy
 from izwi.cache.memory import PagedMemory
@@ -36,10 +36,10 @@ from tests.examples import examples
 pytest.importorskip("triton")  # which staging knows the limits of
 
 
-class RecordingOps(TorchOps):
+class CapturingOps(TorchOps):
     """The plain operations, captured: on a CPU a capture runs again each time."""
 
-    records = True
+    captures = True
 
 
 POINTS: tuple[tuple[object, str], ...] = (
@@ -64,7 +64,7 @@ POINTS: tuple[tuple[object, str], ...] = (
     (PagedMemory, "publish"),
     (HostCopy, "__init__"),
     (HostCopy, "wait"),
-    (CodecGraphs, "_replay"),
+    (CodecGraphs, "_launch"),
     (Runner, "encode"),
     (Runner, "rebuild"),
     (Runner, "vocode"),
@@ -118,9 +118,9 @@ def requests() -> list[Request]:
 class Failing:
     """Runs requests in the stepping thread's own loop, where steps fail."""
 
-    def __init__(self, recorded: bool, device: str = "cpu", **more: Any):
-        self.ops = (RecordingOps if recorded else TorchOps)(torch.device(device))
-        kv = {"kv_dtype": "int8"} if recorded else {}  # the steps themselves run without a graph
+    def __init__(self, captured: bool, device: str = "cpu", **more: Any):
+        self.ops = (CapturingOps if captured else TorchOps)(torch.device(device))
+        kv = {"kv_dtype": "int8"} if captured else {}  # the steps themselves run without a graph
         self.world = World(chunk_ramp=(1, 2, 3), **kv, **more)
         self.world.engine = Engine(
             {"toy": ToyCodec(self.ops)}, TorchBackend(self.ops), self.world.config, self.world.clock
@@ -145,10 +145,10 @@ class Failing:
 
 
 @cache
-def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]]:
+def undisturbed(captured: bool) -> dict[str, tuple[list[float], list[list[int]]]]:
     found = {}
     for request in requests():
-        alone = Failing(recorded)
+        alone = Failing(captured)
         alone.run([request])
         found[request.request_id] = (
             alone.audio(request.request_id),
@@ -157,17 +157,17 @@ def undisturbed(recorded: bool) -> dict[str, tuple[list[float], list[list[int]]]
     return found
 
 
-def check_so_far(ran: Failing, recorded: bool) -> None:
-    for name, (audio, entries) in undisturbed(recorded).items():
+def check_so_far(ran: Failing, captured: bool) -> None:
+    for name, (audio, entries) in undisturbed(captured).items():
         if name in ran.chunks:
             got = ran.audio(name)
             assert got == audio[: len(got)], f"wrong audio for {name}"
             assert ran.entries(name) == entries[: len(ran.entries(name))]
 
 
-def check(ran: Failing, recorded: bool) -> None:
-    check_so_far(ran, recorded)
-    for name, (audio, entries) in undisturbed(recorded).items():
+def check(ran: Failing, captured: bool) -> None:
+    check_so_far(ran, captured)
+    for name, (audio, entries) in undisturbed(captured).items():
         got, last = ran.audio(name), ran.chunks[name][-1]
         if last.reason is Reason.ERROR:
             assert isinstance(last.error, MemoryError)
@@ -180,41 +180,41 @@ def test_every_point_is_there() -> None:
 
 
 @examples(25)
-@example((CodecGraphs, "_replay"), frozenset({1}), True, "recorded", 5)
-@example((HostCopy, "__init__"), frozenset({2}), True, "recorded", 2)
+@example((CodecGraphs, "_launch"), frozenset({1}), True, "captured", 5)
+@example((HostCopy, "__init__"), frozenset({2}), True, "captured", 2)
 @example((torch.Tensor, "index_copy_"), frozenset({7}), True, "plain", 2)
 @example((TorchOps, "numpy"), frozenset({5}), True, "plain", 5)
 @example((StateArena, "scatter"), frozenset({5}), True, "ahead", 2)
 # fails in the recovery, too
-@example((ModelWorker, "_chunk"), frozenset({5, 6}), False, "recorded", 5)
+@example((ModelWorker, "_chunk"), frozenset({5, 6}), False, "captured", 5)
 @given(
     point=st.sampled_from(POINTS),
     calls=st.frozensets(st.integers(0, 60), min_size=1, max_size=3),
     after=st.booleans(),
-    mode=st.sampled_from(["plain", "ahead", "recorded"]),
+    mode=st.sampled_from(["plain", "ahead", "captured"]),
     rows=st.sampled_from([2, 5]),
 )
 def test_right_audio_or_an_error(
     point: tuple[object, str], calls: frozenset[int], after: bool, mode: str, rows: int
 ) -> None:
-    recorded = mode == "recorded"
-    undisturbed(recorded)
+    captured = mode == "captured"
+    undisturbed(captured)
     after = after and point[1] not in HAND_OUT
-    ran = Failing(recorded, max_running=rows)
+    ran = Failing(captured, max_running=rows)
     with ExitStack() as stack:
         stack.enter_context(one_step_ahead() if mode == "ahead" else nullcontext())
         stack.enter_context(failing(*point, calls, after))
         try:
             ran.run(requests())
         except MemoryError:  # the recovery failed as well, and the engine's process would end
-            check_so_far(ran, recorded)
+            check_so_far(ran, captured)
             return
-    check(ran, recorded)
+    check(ran, captured)
     # and the engine is as good as new
     ran.chunks.clear()
     again = requests()
     ran.run(again)
-    check(ran, recorded)
+    check(ran, captured)
     assert all(ran.chunks[request.request_id][-1].error is None for request in again)
     load = ran.world.engine.load["toy"]
     assert load["running"] == load["waiting"] == load["paused"] == 0
@@ -228,7 +228,7 @@ def test_right_audio_or_an_error(
 @pytest.mark.parametrize(
     "point",
     [
-        (CodecGraphs, "_replay"),
+        (CodecGraphs, "_launch"),
         (HostCopy, "__init__"),
         (HostCopy, "wait"),
         (StateArena, "gather"),
@@ -238,7 +238,7 @@ def test_right_audio_or_an_error(
     ids=lambda point: point[1],
 )
 def test_right_audio_or_an_error_on_a_gpu(point: tuple[object, str], after: bool) -> None:
-    """Recorded: the state is advanced by a replay that the host has not waited for."""
+    """Captured: the state is advanced by a graph that the host has not waited for."""
     whole = Failing(True, device="cuda")
     whole.run(requests())
     for call in range(12):

@@ -133,7 +133,7 @@ def test_captured_chunks_that_leave_early_keep_the_state() -> None:
         with patch.object(ToyCodec, "sample_rate", 4), drawn_by_torch():
             # the state of this codec counts frames, so that padding changes it
             engine = Engine({"toy": ToyCodec(ops)}, TorchBackend(ops), CONFIG, clock)
-            assert engine._workers["toy"].runner.codec_overlaps is ops.records
+            assert engine._workers["toy"].runner.codec_overlaps is ops.captures
             engine.submit(request)
             for number in range(200):
                 for chunk in engine.step():
@@ -143,7 +143,7 @@ def test_captured_chunks_that_leave_early_keep_the_state() -> None:
                     assert received.chunks == [4, 1, 1, 1]
                     engine.write("a", TEXT[6:], closed=True)
         logs.append(received)
-    recorded, plain = logs
+    captured, plain = logs
     assert plain.chunks == [4] * 6
-    assert recorded.entries == plain.entries
-    assert recorded.pcm == pytest.approx(plain.pcm, abs=1e-5)
+    assert captured.entries == plain.entries
+    assert captured.pcm == pytest.approx(plain.pcm, abs=1e-5)

@@ -75,7 +75,7 @@ class SumCodec:
 
 
 class ToyTalk:
-    """Implements Model, ChoosesTracks and RecordableTracks."""
+    """Implements Model, ChoosesTracks and CapturableTracks."""
 
     max_positions = 512
     num_inputs = 1 + CODEBOOKS

@@ -40,7 +40,7 @@ def request_of(family: Family, frontend: Any, i: int) -> Request:
     """Greedy but for the second one where the family samples."""
     sampled = None if i == 1 else 0
     if family is TTS:
-        # clips of two buckets: the encoders are recorded, too
+        # clips of two buckets: the encoders are captured, too
         clip = ReferenceClip(waveform(1.2 + 0.7 * i), TEXTS[i] if i else None)
         voice = clip if frontend.can_clone else None
         ask = SpeechInput(TEXTS[i], voice=voice, temperature=sampled, seed=i, max_new_tokens=24)

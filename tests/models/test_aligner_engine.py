@@ -20,6 +20,7 @@ from izwi.inputs.speech import AlignmentInput
 from izwi.model.capability import Capability
 from izwi.request.request import Reason
 from izwi_models.qwen3_aligner import FAMILY
+from tests.engine.ahead import one_step_ahead
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr
@@ -97,6 +98,18 @@ def test_one_pass_gives_all_times_at_once(model):
     run.finish()
     assert run.chunks["a"] == 1
     assert run.classes["a"] == CASES[1]["classes"]
+
+
+@pytest.mark.parametrize("settings", [{}, SMALL], ids=["defaults", "small chunks"])
+def test_launched_rows_that_draw_several_entries_are_waited_for(model, settings):
+    run = Run(model, **settings)
+    with one_step_ahead() as counts:
+        for n, case in enumerate(CASES[:4]):
+            run.submit(str(n), case)
+        run.finish()
+    assert list(run.classes.values()) == [case["classes"] for case in CASES[:4]]
+    assert counts
+    assert not any(counts), "no step is planned on entries in flight"
 
 
 def test_known_audio_is_not_encoded_again_but_its_words_are_aligned(model):

@@ -15,7 +15,7 @@ import torch
 
 from izwi.backends.compilations import Compilation, cause, observers
 from izwi.backends.torch.backend import TorchBackend, torch_backend
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
 from izwi.errors import IzwiError
@@ -108,7 +108,7 @@ def test_captured_steps_wait_for_their_results_only(tmp_path: Path, name: str) -
     engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24, max_running=8))
     for i in range(len(TEXTS)):
         engine.submit(request_of(family, frontend, i))
-    for _ in range(6):  # prompts, and whatever is recorded at its first use
+    for _ in range(6):  # prompts, and whatever is captured at its first use
         engine.step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -170,7 +170,7 @@ def s2s_folder(
     return write_tiny_lfm2_audio(tmp_path / "s2s", wide=True, mimi=request.param == "mimi")
 
 
-@pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "plain"])
+@pytest.mark.parametrize("graphs", [True, False], ids=["captured", "plain"])
 def test_speech_to_speech_equals_the_cpu(s2s_folder: Path, graphs: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     cpu, gpu = (s2s(s2s_folder, device, "float32", graphs) for device in ("cpu", "cuda"))
@@ -188,7 +188,7 @@ def test_speech_to_speech_runs_in_bfloat16(s2s_folder: Path, weights: str) -> No
 
 @contextmanager
 def nothing_compiled() -> Iterator[None]:
-    """Fail if anything is compiled or recorded meanwhile."""
+    """Fail if anything is compiled or captured meanwhile."""
     late: list[str] = []
 
     def noted(one: Compilation) -> None:
@@ -215,7 +215,7 @@ def test_speech_to_speech_captures_nothing_while_serving(s2s_folder: Path) -> No
     engine = Engine({"m": model}, backend, config)
     graphs = engine._workers["m"].runner._graphs
     assert graphs is not None
-    assert isinstance(graphs.decodes, TrackedDecodeGraphs)
+    assert isinstance(graphs.decodes, DecodeGraphs)
     rng = random.Random(3)
     with nothing_compiled():
         for number in range(30):
@@ -247,14 +247,14 @@ def clips_of(frontend: Any) -> list[EncodeInput]:
 
 
 def encoded(loaded: Checkpoint, ops: Any, graphs: bool) -> list[np.ndarray]:
-    """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
+    """What an engine's runner gives for the clips, captured or not, in the order of `clips_of`."""
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
     runner = Engine({"m": loaded.model}, TorchBackend(ops), config)._workers["m"].runner
     with torch.inference_mode():
         return [ops.numpy(result) for result in runner._encoders._encode(clips_of(loaded.frontend))]
 
 
-@pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "together"])
+@pytest.mark.parametrize("graphs", [True, False], ids=["captured", "together"])
 def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     folder = write_cloning(tmp_path / "base")
@@ -270,7 +270,7 @@ def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
             assert (found != alone).any(-1).mean() < 0.05
 
 
-def test_voices_are_recorded(tmp_path: Path) -> None:
+def test_voices_are_captured(tmp_path: Path) -> None:
     """Only the clip of 31 s is left to the model, and bfloat16 makes vectors that are alike."""
     backend = torch_backend("cuda", "bfloat16")
     loaded = load_checkpoint(TTS, write_cloning(tmp_path / "base"), backend)

@@ -34,7 +34,7 @@ _SCHEDULER = (
     *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
 )
 _CACHE = ("pages", "radix", "edge", "memory", "tiers", "state_rows")
-_TORCH = ("kv", "state", "sampler", "recorded/staging")
+_TORCH = ("kv", "state", "sampler", "captured/staging")
 _PROCESSES = (
     *("control", "engine_process", "api_server_process", "resumable_request"),
     *("remote_engine", "supervisor", "wire"),

@@ -46,7 +46,7 @@ class Graphs:
 
     def launch(self, batch: StepBatch) -> Launched:
         if self.fails:
-            raise RuntimeError("it cannot be replayed")
+            raise RuntimeError("it cannot be launched")
         return Launched(len(batch.rows))
 
     def takes_chunks(self, most: int) -> bool:

@@ -26,7 +26,7 @@ from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.host.allocator import keep_freed
 from izwi.model.layers import KVSpec, StateSpec
-from izwi.model.protocol import Model, RecordableModel
+from izwi.model.protocol import CapturableModel, Model
 from izwi.model.tracks import Track
 
 # Share of the process memory that Metal recommends; the rest is for activations and the system.
@@ -109,7 +109,7 @@ class MlxBackend:
         return int(self.ops.dtype.size)
 
     @property
-    def records(self) -> bool:
+    def captures(self) -> bool:
         """No: graphs are lazy, and their memory is the host's."""
         return False
 
@@ -135,7 +135,7 @@ class MlxBackend:
         """Do nothing: the memory is shared with all programs."""
 
     def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:  # noqa: ARG002
-        """Do nothing: nothing is recorded."""
+        """Do nothing: nothing is captured."""
         return GraphBytes()
 
     @property
@@ -173,7 +173,7 @@ class MlxBackend:
         mx.eval(copy)
         return copy
 
-    def record(
+    def capture(
         self,
         model: Model,
         kv: MlxPagedKV,
@@ -183,12 +183,12 @@ class MlxBackend:
     ) -> LaunchedSteps | None:
         """Return what launches a model's steps; None if each waits for the results of the last.
 
-        Nothing is recorded: each step is one new lazy graph.
+        Nothing is captured: each step is one new lazy graph.
         """
         if not self.launches_ahead or not can_launch(model):
             return None
         kv.duplicate()
-        return LaunchedSteps(cast(RecordableModel, model), kv, arena, sampling)
+        return LaunchedSteps(cast(CapturableModel, model), kv, arena, sampling)
 
 
 _thread = threading.local()

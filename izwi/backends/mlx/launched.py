@@ -1,6 +1,6 @@
 """Launch a model's steps without waiting for their results, and the next ones on what they draw.
 
-Nothing is recorded: each step is a new graph, which `mx.async_eval` hands to the device. Drawn ids
+Nothing is captured: each step is a new graph, which `mx.async_eval` hands to the device. Drawn ids
 stay arrays, so that the next graph can be built on them before the host has them.
 """
 
@@ -20,7 +20,7 @@ from izwi.backends.mlx.kv import MlxPagedKV
 from izwi.backends.mlx.sampler import MlxSampler, MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.protocol import DrawnEntries, PendingAudio
-from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import Codec, frame_track
 from izwi.request.request import EncodeInput
@@ -62,10 +62,10 @@ class _Unawaited:
 
 
 class LaunchedSteps:
-    """Implements `izwi.backends.protocol.RecordedSteps` for one model."""
+    """Implements `izwi.backends.protocol.CapturedSteps` for one model."""
 
     def __init__(
-        self, model: RecordableModel, kv: MlxPagedKV, arena: MlxStateArena, sampling: MlxSampling
+        self, model: CapturableModel, kv: MlxPagedKV, arena: MlxStateArena, sampling: MlxSampling
     ):
         """Set up.
 
@@ -78,14 +78,19 @@ class LaunchedSteps:
         self._model, self._kv, self._arena, self._sampling = model, kv, arena, sampling
         self._columns: tuple[int, ...] = (0,)  # of `inputs`, at which the entries of a track begin
         if len(model.tracks) > 1:
-            self._columns = cast(RecordableTracks, model).entry_columns
+            self._columns = cast(CapturableTracks, model).entry_columns
         frames = frame_track(model.tracks)
         self._codec: Codec | None = None if frames is None else model.tracks[frames].codec
         self._drawn: dict[int, _Source] = {}  # by the last step, by `Row.key`
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be launched: yes, if each draws at most one entry."""
-        return bool(batch.rows) and max(batch.counts) <= 1
+        """Return whether these rows can be launched.
+
+        Rows that draw several entries run like prompts, whose inputs the host knows.
+        """
+        return bool(batch.rows) and all(
+            len(row.drawn) < 2 or not row.is_ahead for row in batch.rows
+        )
 
     def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
@@ -93,7 +98,7 @@ class LaunchedSteps:
         The previous launch may still be in flight: its entries are read on the device.
 
         Returns:
-            Waits for an entry of each row that emits, in order, and for `StepSampler.logprobs`.
+            Waits for the entries of the rows, in order, and for `StepSampler.logprobs`.
         """
         before, self._drawn = self._drawn, {}
         decodes = [row for row in batch.rows if row.decodes]
@@ -103,15 +108,15 @@ class LaunchedSteps:
             x.append(self._model.embed(others))
         packed = [*decodes, *others]
         hidden = self._model.run(mx.concatenate(x, axis=0), self._kv.context(packed))
-        draws = [row for row in packed if row.emits]
+        draws = StepBatch(tuple(packed)).draws
         parts = self._parts(draws, hidden, places_drawn(packed), before)
         # what cannot be drawn fails here; `MlxBackend.running` hands over the pages
         _begin([(part.entries, part.sampler.reported) for part in parts])
         for part in parts:
             keys = [draws[place].key for place in part.places]
             self._drawn.update((key, _Source(part, place)) for place, key in enumerate(keys))
-        places = {row.key: place for place, row in enumerate(draws)}
-        order = [places[row.key] for row in batch.rows if row.emits]
+        places = {(row.key, row.step): place for place, row in enumerate(draws)}
+        order = [places[row.key, row.step] for row in batch.draws]
         return InFlight(partial(_in_order, parts, order), [_Unawaited()])
 
     def _embedded(self, rows: Seq[Row], before: dict[int, _Source]) -> mx.array:
@@ -184,7 +189,7 @@ class LaunchedSteps:
         return audio
 
     def encodes(self, piece: EncodeInput) -> bool:  # noqa: ARG002
-        """Return whether a piece of audio can be encoded by recorded steps: no."""
+        """Return whether a piece of audio can be encoded by captured steps: no."""
         return False
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[mx.array]:
@@ -200,7 +205,7 @@ def can_launch(model: Model) -> bool:
     """
     if model.tracks[0].in_prompt:
         return False
-    return isinstance(model, RecordableTracks if len(model.tracks) > 1 else Recordable)
+    return isinstance(model, CapturableTracks if len(model.tracks) > 1 else Capturable)
 
 
 def _begin(*arrays: Any) -> None:

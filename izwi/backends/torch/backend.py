@@ -29,7 +29,7 @@ from izwi.model.protocol import Model
 from izwi.model.tracks import Track, frame_track
 
 if TYPE_CHECKING:
-    from izwi.backends.torch.recorded.graphs import Graphs, Recorders
+    from izwi.backends.torch.captured.graphs import Capturers, Graphs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -52,7 +52,7 @@ class TorchBackend:
         self._limit_bytes: int | None = None
         self._workspace_bytes = 0
         # shared by all models: their graphs run one after the other
-        self._recorders: Recorders | None = None
+        self._capturers: Capturers | None = None
         self._graph_bytes = GraphBytes()
         self._side_stream: SideStream | None = None
         self._all_threads = torch.get_num_threads()
@@ -117,9 +117,9 @@ class TorchBackend:
         return self.ops.dtype.itemsize
 
     @property
-    def records(self) -> bool:
-        """Whether steps are recorded: on CUDA with Triton."""
-        return self.ops.records
+    def captures(self) -> bool:
+        """Whether steps are captured: on CUDA with Triton."""
+        return self.ops.captures
 
     def request_error(self, error: BaseException) -> BaseException:
         """Return the error that a request ends with: DeviceFull for a full device."""
@@ -164,9 +164,9 @@ class TorchBackend:
 
     def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:
         """Compile the kernels of a model's graphs, and measure the memory that they will take."""
-        if not self.records:
+        if not self.captures:
             return GraphBytes()
-        from izwi.backends.torch.recorded.graphs import ModelArrays, rehearsed
+        from izwi.backends.torch.captured.graphs import ModelArrays, rehearsed
 
         spec, size = KVSpec.of(model.layers), config.page_size
         kv = self.paged_kv(spec, 1, size, config.kv_dtype)
@@ -184,7 +184,7 @@ class TorchBackend:
 
     @property
     def page_copies(self) -> int:
-        """One: recorded steps write in place."""
+        """One: captured steps write in place."""
         return 1
 
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
@@ -211,7 +211,7 @@ class TorchBackend:
         """Copy an array, so that it keeps no other memory alive."""
         return x.clone()
 
-    def record(
+    def capture(
         self,
         model: Model,
         kv: PagedKV,
@@ -219,19 +219,19 @@ class TorchBackend:
         sampling: TorchSampling,
         config: EngineConfig,
     ) -> Graphs | None:
-        """Record a model's steps as CUDA graphs, where there is CUDA with Triton."""
-        if not self.ops.records:
+        """Capture a model's steps as CUDA graphs, where there is CUDA with Triton."""
+        if not self.ops.captures:
             return None
         # their kernels need triton, which is there on CUDA
-        from izwi.backends.torch.recorded.graphs import Graphs, ModelArrays, Recorders
+        from izwi.backends.torch.captured.graphs import Capturers, Graphs, ModelArrays
 
-        if self._recorders is None:
-            self._recorders = Recorders.on(self.ops.device)
+        if self._capturers is None:
+            self._capturers = Capturers.on(self.ops.device)
         if self.ops.device.type == "cuda":
             torch.cuda.synchronize(self.ops.device)  # graphs of other models use the same pools
-        self._recorders.prime(self._graph_bytes)
+        self._capturers.prime(self._graph_bytes)
         arrays = ModelArrays(kv, arena, sampling.suppressed)
-        return Graphs.of(model, arrays, self.ops, config, self._recorders)
+        return Graphs.of(model, arrays, self.ops, config, self._capturers)
 
 
 def torch_backend(

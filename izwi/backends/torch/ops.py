@@ -36,7 +36,7 @@ class TorchOps(TorchAudioOps, Ops):
     effects, so that the training recipes of the embedded checkpoints run the same models.
     """
 
-    records = False  # whether steps can be recorded and replayed
+    captures = False  # whether steps can be captured as graphs
     attentions: tuple[str, ...] = ("torch",)  # available implementations, the default first
 
     def __init__(

@@ -70,7 +70,7 @@ class AudioModules(NamedTuple):
 class LFM2Audio:
     """One checkpoint on one device.
 
-    Implements `RecordableTracks`, `ChoosesTracks`, `Encodes` and `SpellsTokens`.
+    Implements `CapturableTracks`, `ChoosesTracks`, `Encodes` and `SpellsTokens`.
     """
 
     end_ids = (END_ID,)

@@ -37,7 +37,7 @@ from izwi_models.qwen3_asr.prompt import CLIP, WINDOW
 
 
 class Qwen3Aligner(TokenModel):
-    """One checkpoint on one device. Implements `RecordableModel` and `Encodes`."""
+    """One checkpoint on one device. Implements `CapturableModel` and `Encodes`."""
 
     def __init__(self, ops: Ops, weights: Weights, config: AlignerConfig):
         times = Track("times", 1, config.thinker_config.classify_num, in_prompt=True)

@@ -38,7 +38,7 @@ from izwi_models.qwen3_asr.prompt import CLIP, WINDOW
 
 
 class Qwen3ASR(TokenModel):
-    """One checkpoint on one device. Implements `RecordableModel` and `Encodes`."""
+    """One checkpoint on one device. Implements `CapturableModel` and `Encodes`."""
 
     def __init__(self, ops: Ops, weights: Weights, config: AsrConfig):
         head = token_head(ops, weights, config.text, EMBEDDING, HEAD)

@@ -36,7 +36,7 @@ from izwi_models.qwen3_chat.prompt import prompt_of
 
 
 class Qwen3Chat(TokenModel):
-    """One checkpoint on one device. Implements `RecordableModel` and `SpellsTokens`."""
+    """One checkpoint on one device. Implements `CapturableModel` and `SpellsTokens`."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ from izwi_models.qwen3_tts.voice_encoders import (
 
 
 class Qwen3TTS:
-    """Implements `RecordableModel`, `EncodesPadded` and `TakesStreamedText`."""
+    """Implements `CapturableModel`, `EncodesPadded` and `TakesStreamedText`."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from izwi.backends.torch.triton.short_conv import StagedConv
 class EagerOps(TorchOps):
     """Operations whose captured steps are run again each time, by torch."""
 
-    records = True
+    captures = True
 
     def __init__(self) -> None:
         super().__init__("cpu", torch.float32)
@@ -42,28 +42,51 @@ class EagerOps(TorchOps):
 
 @contextmanager
 def drawn_by_torch() -> Iterator[None]:
-    """Draw and stage without kernels while it lasts."""
+    """Draw and stage without kernels while it lasts; no launch may fail.
+
+    A runner runs the rows of a failed launch as plain steps, which would hide the error.
+    """
+    from izwi.backends.torch.captured.graphs import Graphs  # its kernels need triton
+
+    failed: list[Exception] = []
+    launch = Graphs.launch
 
     def draw(logits: Tensor, rows: RowSampling, codebook: int, few_candidates: bool) -> Tensor:
         del few_candidates
         return triton_sampling._draw_sorted(logits, rows, codebook)
 
+    def noted(self: Any, batch: Any) -> Any:
+        try:
+            return launch(self, batch)
+        except Exception as error:
+            failed.append(error)
+            raise
+
     with (
-        patch("izwi.backends.torch.recorded.decode_graphs.draw", draw),
-        patch("izwi.backends.torch.recorded.decode_graphs.take_last", take_last),
-        patch("izwi.backends.torch.recorded.tracked_graphs.take_last", take_last),
+        patch.object(Graphs, "launch", noted),
+        patch("izwi.backends.torch.captured.decode_graphs.draw", draw),
+        patch("izwi.backends.torch.captured.decode_graphs.take_last", take_last),
+        patch("izwi.backends.torch.captured.decode_graphs.add_last", add_last),
     ):
         yield
+    if failed:
+        raise failed[0]
 
 
-def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor | None) -> None:
+def take_last(last: Tensor, source: Tensor, inputs: Tensor) -> None:
     """`triton_sampling.take_last`, row by row."""
     for row, place in enumerate(source.tolist()):
         if place >= 0:
             inputs[row, : last.shape[1]] = last[place]
-            if seen is not None:
-                first = int(last[place, 0])
-                seen[row, first // 32] |= torch.tensor(1 << first % 32).to(torch.int32)
+
+
+def add_last(first_ids: Tensor, drawn: Tensor, seen: Tensor) -> None:
+    """`triton_sampling.add_last`, row by row."""
+    for row, place in enumerate(drawn.tolist()):
+        if place >= 0:
+            first = int(first_ids[place])
+            assert first >= 0, "an entry of another track"
+            seen[row, first // 32] |= torch.tensor(1 << first % 32).to(torch.int32)
 
 
 def convolved(

@@ -28,8 +28,8 @@ from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
 pytest.importorskip("triton")  # which staging knows the limits of
-from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.captured.capturer import GraphCapturer
+from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
 
 SECONDS = (8.0, 1.0, 3.7, 2.0, 2.01, 8.04, 5.55, 1.3, 4.0, 7.99, 12.6)
 GPU = torch.cuda.is_available()
@@ -37,10 +37,10 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 NEAR = 1e-4 if GPU else 1e-5  # there a product's order depends on its rows
 
 
-class RecordingOps(TorchOps):
-    """The plain operations, recorded."""
+class CapturingOps(TorchOps):
+    """The plain operations, captured."""
 
-    records = True
+    captures = True
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def windows(model: Qwen3ASR, seconds: float, seed: int = 0) -> tuple[EncodeInput
 
 def graphs_of(model: Qwen3ASR, max_pieces: int = 4) -> EncoderGraphs:
     encoders = model.padded_encoders
-    return EncoderGraphs(encoders, GraphRecorder(DEVICE), max_pieces, DEVICE, torch.float32)
+    return EncoderGraphs(encoders, GraphCapturer(DEVICE), max_pieces, DEVICE, torch.float32)
 
 
 def assert_plain(model: Qwen3ASR, pieces: list[EncodeInput], encoded: list[Any]) -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_left_of_what_ran_before(model):
     kept = graphs.encode(long)
     assert_plain(model, short, graphs.encode(short))
     assert_plain(model, short[:1], graphs.encode(short[:1]))
-    assert_plain(model, long, kept)  # later replays leave results alone
+    assert_plain(model, long, kept)  # later launches leave results alone
 
 
 def test_encoder_graphs_refuse_shapes_that_were_not_captured(model):
@@ -124,7 +124,7 @@ def test_encoder_graphs_refuse_shapes_that_were_not_captured(model):
 
 
 def test_the_padded_encoder_asks_for_no_value(model):
-    """A recording cannot: shapes and launches are the same whatever the arrays hold."""
+    """A capture cannot: shapes and launches are the same whatever the arrays hold."""
     encoders = model.padded_encoders.values()
     for encoder, shape in [(one, shape) for one in encoders for shape in one.shapes]:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
@@ -174,18 +174,18 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
     return ids, plain
 
 
-def test_an_engine_that_records_writes_the_same(folder):
+def test_an_engine_that_captures_writes_the_same(folder):
     ids, kinds = written(folder, TorchOps(DEVICE))
     assert all(len(tokens) > 2 for tokens in ids.values())
     # on a GPU windows of unequal lengths go together, by the padded encoder
     assert kinds.count("window") == 8 or GPU
-    assert written(folder, RecordingOps(DEVICE)) == (ids, [])
+    assert written(folder, CapturingOps(DEVICE)) == (ids, [])
 
 
 def test_encoders_are_captured_for_models_with_output_positions(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
     heard: list[Any] = []
-    for ops in (TorchOps(DEVICE), RecordingOps(DEVICE)):
+    for ops in (TorchOps(DEVICE), CapturingOps(DEVICE)):
         aligner: Any = ALIGNER.load_model(folder, TorchBackend(ops))
         assert isinstance(aligner, EncodesPadded)
         engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))

@@ -1,4 +1,4 @@
-"""The kernel of recorded short convolutions is the convolution, and keeps what comes next."""
+"""The kernel of captured short convolutions is the convolution, and keeps what comes next."""
 
 from __future__ import annotations
 

@@ -7,12 +7,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
-from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
+from izwi.backends.torch.captured.staging import StagedDraws, StagedPositions, StagedRows
 from izwi.model.protocol import UNKNOWN
-from izwi.request.request import Request, SamplingParams
+from izwi.request.request import Request, SamplingParams, TrackParams
 from izwi.request.sequence import Sequence
 from izwi.runner.batch_builder import row_of
 from tests.engine.toy import ToyPrompt
@@ -98,7 +99,7 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool)
 @pytest.mark.parametrize("seed", range(5))
 def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(8, {0: VOCABULARY}, CPU)
     crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 25)) for number in range(10)]
     batch = crowd[:5]
     for _ in range(40):
@@ -109,7 +110,7 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
             one.pending.entries = rng.randint(0, 1)  # drawn by a step in flight
         staged.stage_sampling(draws(batch))
         staged.send()
-        sampling, count = staged.sampling, len(batch)
+        sampling, count = staged.sampling(None), len(batch)
         steps = [one.num_entries for one in batch]
         assert sampling.step[:count].tolist() == steps
         least = [one.request.min_entries for one in batch]
@@ -146,14 +147,22 @@ def test_inputs_come_from_elsewhere_where_rows_are_embedded() -> None:
 
 def test_places_without_a_request_are_drawn_for_without_harm() -> None:
     """A captured step draws for all its places: a penalty of 0 would make infinities of logits."""
-    staged = StagedRows(3, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    vocabularies = {0: VOCABULARY}
+    staged = StagedRows(3, num_inputs=1, max_pages=1, vocabularies=vocabularies, device=CPU)
     assert staged.source.tolist() == [-1, -1, -1]
-    assert staged.sampling.first.penalty.tolist() == [1.0] * 3
-    assert staged.sampling.rest.penalty.tolist() == [1.0] * 3
-    staged.stage_sources([2, 0])
+    assert staged.draws is not None
+    sampling = staged.draws.sampling(None)
+    assert sampling.first.penalty.tolist() == [1.0] * 3
+    assert sampling.rest.penalty.tolist() == [1.0] * 3
+    assert staged.draws.place.tolist() == [0, 0, 0]
+    assert staged.draws.drawn.tolist() == [-1, -1, -1]
+    staged.stage_sources(np.array([2, 0], np.int32))
+    staged.draws.stage_places(5, np.array([2, -1], np.int32))
     staged.send()
     assert staged.source.tolist() == [2, 0, -1]
-    staged.stage_sources([])
+    assert staged.draws.place.tolist() == [5, 6, 0]
+    assert staged.draws.drawn.tolist() == [2, -1, -1]
+    staged.stage_sources(np.zeros(0, np.int32))
     staged.send()
     assert staged.source.tolist() == [-1, -1, -1]
 
@@ -165,7 +174,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
             Request(f"{number}", "m", prompt, sampling, seed=seed, stop_ids=stop_ids), number
         )
 
-    staged = StagedRows(2, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(2, {0: VOCABULARY}, CPU)
     crowd = [
         asks(0, SamplingParams(0.5, 65, 0.9, 1.5), (7, 8, 9)),
         asks(1, SamplingParams(0.0, 50, 1.0, 1.0), (4,)),
@@ -175,7 +184,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
         drawn = [crowd[number] for number in batch]
         staged.stage_sampling(draws(drawn))
         staged.send()
-        sampling = staged.sampling
+        sampling = staged.sampling(None)
         stop_ids = [[found for found in row if found != -1] for row in sampling.stop_ids.tolist()]
         asked = [one.request for one in drawn]
         count = len(batch)
@@ -196,7 +205,7 @@ def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_keep_the_places_that_they_had(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    staged = StagedDraws.apart(8, {0: VOCABULARY}, CPU)
     crowd = [sequence(number, 1.0, 0) for number in range(12)]
     before: list[Sequence] = []
     for _ in range(40):
@@ -209,3 +218,39 @@ def test_rows_keep_the_places_that_they_had(seed: int) -> None:
                 assert placed[place] is one
         staged.stage_sampling(draws(placed))
         before = placed
+
+
+@pytest.mark.parametrize("track", [0, 1])
+def test_emitted_ids_are_those_of_the_track_that_is_drawn(track: int) -> None:
+    """Whether the log grew by one entry since, or by several."""
+    one = sequence(0, 1.5, 0)
+    one.emitted = [(1,), (2,), (3, 0), (4, 0), (5,)]
+    tracks = [0, 0, 1, 1, 0]
+    params = TrackParams(one.request.sampling, one.request.sampling)
+    request = replace(one.request, other_tracks=(params,))
+    (row,) = draws([one])
+    row = replace(row, request=request, tracks=tracks, track=track)
+    for lengths in ((0, 1, 2, 3, 4, 5), (0, 2, 5)):
+        staged = StagedDraws.apart(1, {0: VOCABULARY, 1: VOCABULARY}, CPU)
+        for known in lengths:
+            staged.stage_sampling([replace(row, num_known=known, step=known, memo={})])
+            staged.send()
+            seen = staged.sampling(None).seen.numpy().view(np.uint8)
+            bits = np.unpackbits(seen, axis=1, bitorder="little")
+            pairs = zip(one.emitted[:known], tracks, strict=False)
+            expected = sorted(ids[0] for ids, on in pairs if on == track)
+            assert np.flatnonzero(bits[0]).tolist() == expected
+
+
+def test_a_place_of_another_track_has_what_the_request_asks_for_there() -> None:
+    one = sequence(0, 1.0, 0)
+    params = TrackParams(SamplingParams(0.5, 7), SamplingParams(0.25, 3), stop_ids=(9,))
+    request = replace(one.request, other_tracks=(params,))
+    (row,) = draws([one])
+    staged = StagedDraws.apart(1, {0: VOCABULARY, 1: VOCABULARY}, CPU)
+    for track, top_k, stop_ids in ((0, 50, [7, 8]), (1, 7, [9]), (0, 50, [7, 8])):
+        staged.stage_sampling([replace(row, request=request, track=track)])
+        staged.send()
+        sampling = staged.sampling(None)
+        assert sampling.first.top_k.tolist() == [top_k]
+        assert [found for found in sampling.stop_ids[0].tolist() if found != -1] == stop_ids

@@ -9,7 +9,7 @@ import pytest
 from triton.runtime import _async_compile
 from triton.runtime.jit import JITFunction
 
-from izwi.backends.torch.recorded.compiling import compiling_only, rehearse
+from izwi.backends.torch.captured.compiling import compiling_only, rehearse
 
 
 @pytest.fixture

@@ -9,14 +9,20 @@ import math
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 
 from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.captured.compiling import Rehearsal
+from izwi.backends.torch.captured.decode_graphs import (
+    FEW_KEYS,
+    DecodeGraphs,
+    DecodeKind,
+    DrawKind,
+)
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.compiling import Rehearsal
-from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
 from izwi.backends.torch.triton.attention_decode import PagedDecode
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.config import EngineConfig
@@ -27,6 +33,7 @@ from izwi.request.sequence import Sequence
 from izwi_models.qwen3.config import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
+from tests.steps import draws
 
 WIDE = DecoderConfig(16, 24, 2, 4, 2, 16, 1e-6, 1e4)  # heads as wide as a matrix unit wants them
 
@@ -79,7 +86,7 @@ def test_captured_steps_equal_plain_steps(
     """Three rows are padded to four, here at night and in the test of log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = dataclasses.replace(CONFIG, max_running=max_running)
-    engine, recorded = run(TritonOps(device, torch.float32), config, kinds, num_requests)
+    engine, captured = run(TritonOps(device, torch.float32), config, kinds, num_requests)
     for worker in engine._workers.values():
         graphs = worker.runner._graphs
         assert graphs is not None
@@ -87,9 +94,9 @@ def test_captured_steps_equal_plain_steps(
         assert graphs.prompts is not None
     _, plain = run(TorchOps(device, torch.float32), config, kinds, num_requests)
     for name, (entries, audio) in plain.items():
-        assert recorded[name][0] == entries
+        assert captured[name][0] == entries
         if audio:
-            torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(audio))
+            torch.testing.assert_close(torch.cat(captured[name][1]), torch.cat(audio))
 
 
 @pytest.mark.slow
@@ -107,13 +114,13 @@ def test_torch_attention_steps_are_captured_up_to_few_keys(
 
     monkeypatch.setattr(DecodeGraphs, "decode", counted)
     for few_keys in (512, 8):
-        monkeypatch.setattr("izwi.backends.torch.recorded.graphs.FEW_KEYS", few_keys)
+        monkeypatch.setattr("izwi.backends.torch.captured.graphs.FEW_KEYS", few_keys)
         decoded.clear()
-        engine, recorded = run(TritonOps(device, torch.float32, attention="torch"))
+        engine, captured = run(TritonOps(device, torch.float32, attention="torch"))
         for worker in engine._workers.values():
             assert worker.runner._graphs is not None
             assert worker.runner._graphs.prompts is None
-        assert {name: log[0] for name, log in recorded.items()} == {
+        assert {name: log[0] for name, log in captured.items()} == {
             name: log[0] for name, log in plain.items()
         }
         assert decoded
@@ -127,18 +134,18 @@ def test_captured_steps_equal_plain_steps_for_every_option(
     """Log probabilities, long lists of candidates and many keys equal those of plain steps."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for module in ("graphs", "decode_graphs"):
-        monkeypatch.setattr(f"izwi.backends.torch.recorded.{module}.FEW_KEYS", 8)
+        monkeypatch.setattr(f"izwi.backends.torch.captured.{module}.FEW_KEYS", 8)
     if vocabulary is not None:  # of which more do not fit into one program
         monkeypatch.setattr("izwi.backends.torch.triton.sampling.MAX_VOCABULARY", vocabulary)
         monkeypatch.setattr("izwi.backends.torch.triton.sampling._SORTED_ROWS", 2)
-    replayed: list[Variant] = []
-    choose = DecodeGraphs._variant
+    launched: list[DrawKind] = []
+    stage = DecodeGraphs._stage
 
-    def chosen(self: DecodeGraphs, *of: Any) -> Variant:
-        replayed.append(choose(self, *of))
-        return replayed[-1]
+    def chosen(self: DecodeGraphs, *of: Any) -> DrawKind:
+        launched.append(stage(self, *of))
+        return launched[-1]
 
-    monkeypatch.setattr(DecodeGraphs, "_variant", chosen)
+    monkeypatch.setattr(DecodeGraphs, "_stage", chosen)
     logs: list[Any] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
         plainly = None if isinstance(ops, TritonOps) else step
@@ -160,12 +167,12 @@ def test_captured_steps_equal_plain_steps_for_every_option(
                 found = [] if chunk.logprobs is None else chunk.logprobs.tolist()
                 logprobs[chunk.request_id] += found
         logs.append((entries, logprobs))
-    (recorded, ours), (plain, theirs) = logs
-    assert recorded == plain
+    (captured, ours), (plain, theirs) = logs
+    assert captured == plain
     for name, expected in theirs.items():
         assert len(ours[name]) == (0 if name == "1" else len(plain[name]))
         torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(expected))
-    assert {variant.few_candidates for variant in replayed} == {False, True}
+    assert {kind.few_candidates for kind in launched} == {False, True}
 
 
 @pytest.mark.slow
@@ -181,8 +188,8 @@ def test_launched_graphs_were_captured_at_warm_up() -> None:
         assert decodes is not None
         decodes.warm_up()
         for size in range(1, 4):
-            batch = decodes._batch(decodes._decodes, size)
-            draws = decodes._batch(decodes._draws, size)
+            batch, drawing = decodes._rows(size), decodes._drawing(0, size)
+            assert batch.staged.draws is not None
             for few_keys, sampling, logprobs in product(
                 (False, True),
                 (SamplingParams(), SamplingParams(0.9, 0), SamplingParams(0.9, 65)),
@@ -191,10 +198,11 @@ def test_launched_graphs_were_captured_at_warm_up() -> None:
                 request = toy_request("r", 5, 1, 6, model=name, logprobs=logprobs)
                 request = replace(request, sampling=sampling)
                 rows = draws(Sequence(request, number) for number in range(size))
-                batch.staged.stage_sampling(rows)
-                variant = decodes._variant(batch, rows, few_keys)
-                assert variant in batch.graphs
-                assert variant._replace(few_keys=True) in draws.graphs
+                kind = decodes._stage(batch.staged.draws, rows, 1, np.full(size, -1, np.int32))
+                assert kind in drawing.graphs
+                few_keys = few_keys or decodes._max_keys <= FEW_KEYS
+                drawn = kind if kind.is_frequent else None
+                assert DecodeKind(few_keys, drawn) in batch.graphs
 
 
 class ToyCloning(ToySpeech):
@@ -239,10 +247,10 @@ def test_clip_is_decoded_in_captured_chunks_and_again_after_an_eviction() -> Non
             assert engine_graphs.codec is not None
             heard = {frames for rows, frames in engine_graphs.codec._graphs if rows == 1}
             assert heard >= {1, 2, 4, 8, 32, 64}  # 9, 63 and 135 frames
-    recorded, plain = runs
+    captured, plain = runs
     for name, expected in plain.items():
         assert expected
-        torch.testing.assert_close(torch.cat(recorded[name]), torch.cat(expected))
+        torch.testing.assert_close(torch.cat(captured[name]), torch.cat(expected))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors are the interpreter's")
@@ -252,22 +260,25 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
 ) -> None:
     """Outputs that no kernel writes hold arbitrary memory: ids beyond every table."""
     wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
-    monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.draw", wild)
-    monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.take_last", lambda *_: None)
+    monkeypatch.setattr("izwi.backends.torch.captured.decode_graphs.draw", wild)
+    for name in ("take_last", "add_last"):
+        monkeypatch.setattr(f"izwi.backends.torch.captured.decode_graphs.{name}", lambda *_: None)
     ops = TritonOps("cpu", torch.float32)
     model = kind(ops)
-    # not recorded before: only the rehearsal counts
+    # not captured before: only the rehearsal counts
     config = dataclasses.replace(CONFIG, graphs=False)
     engine = Engine({"m": model}, TorchBackend(ops), config)
     runner = engine._workers["m"].runner
     monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
     rehearsal = Rehearsal(torch.device("cpu"))
-    decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, None, 64)
+    decodes = DecodeGraphs(model, runner._kv, rehearsal, 1, [None], 64)
     decodes.warm_up()
-    for batch in (*decodes._decodes.values(), *decodes._draws.values()):
-        assert batch.graphs
-        for variant, (_, entries) in batch.graphs.items():
-            assert not variant.draws or not entries.any()
+    (rows,), (draws,) = decodes._decodes.values(), decodes._draws.values()
+    drawn = [graph.out for kind, graph in rows.graphs.items() if kind.draw is not None]
+    assert drawn
+    assert draws.graphs
+    for entries in (*drawn, *(graph.out for graph in draws.graphs.values())):
+        assert not entries.any()
 
 
 ODD = {
@@ -301,14 +312,14 @@ def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> di
 def test_adjusted_rows_draw_beside_captured_rows() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = run_text(TorchOps(device, torch.float32), ODD, most=3)
-    recorded = run_text(TritonOps(device, torch.float32), ODD, most=3)
+    captured = run_text(TritonOps(device, torch.float32), ODD, most=3)
     others = run_text(TritonOps(device, torch.float32), {})
     for name, (ids, likely) in plain.items():
-        assert recorded[name][0] == ids
-        torch.testing.assert_close(torch.tensor(recorded[name][1]), torch.tensor(likely))
+        assert captured[name][0] == ids
+        torch.testing.assert_close(torch.tensor(captured[name][1]), torch.tensor(likely))
     for name in ("r0", "r3"):  # their neighbours made no difference
         assert others[name][0] == plain[name][0]
     assert others["r1"][0] != plain["r1"][0]
     assert others["r2"][0] != plain["r2"][0]
-    assert not recorded["r0"][1]
-    assert len(recorded["r2"][1][0]) == 7
+    assert not captured["r0"][1]
+    assert len(captured["r2"][1][0]) == 7

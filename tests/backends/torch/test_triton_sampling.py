@@ -187,3 +187,24 @@ def test_the_noise_is_that_of_the_host() -> None:
     steps = [0, 1, 5, 1 << 20, 7, 8, 9]
     found = triton_sampling._uniforms(torch.tensor(seeds), torch.tensor(steps), 13)
     assert found.tolist() == uniforms(seeds, steps, 13).tolist()
+
+
+def test_entries_in_flight_become_inputs_of_their_rows() -> None:
+    last = torch.arange(12, device=DEVICE).view(4, 3)
+    source = torch.tensor([2, -1, 0], dtype=torch.int32, device=DEVICE)
+    inputs = torch.full((3, 4), 50, device=DEVICE)
+    triton_sampling.take_last(last, source, inputs)
+    assert inputs.tolist() == [[6, 7, 8, 50], [50] * 4, [0, 1, 2, 50]]
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_first_ids_in_flight_are_added_to_those_that_were_emitted(column: int) -> None:
+    """One bit each, also the highest of a word; the ids may be a column among others."""
+    last = torch.tensor([[31, 64], [5, 0], [40, 33]], device=DEVICE)
+    drawn = torch.tensor([0, -1, 2, 0], dtype=torch.int32, device=DEVICE)
+    seen = torch.tensor([[1, 0, 0]] * 4, dtype=torch.int32, device=DEVICE)
+    triton_sampling.add_last(last[:, column], drawn, seen)
+    bits = np.unpackbits(seen.cpu().numpy().view(np.uint8), axis=1, bitorder="little")
+    ids = [np.flatnonzero(row).tolist() for row in bits]
+    first, third = ((31, 40), (64, 33))[column]
+    assert ids == [[0, first], [0], [0, third], [0, first]]

@@ -28,8 +28,8 @@ from tests.models.tiny_asr import waveform
 from tests.models.tiny_tts import write_tiny_tts
 
 pytest.importorskip("triton")  # which staging knows the limits of
-from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.captured.capturer import GraphCapturer
+from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
 
 RATE = 24_000
 KINDS = (ENCODE_SPEAKER, ENCODE_CODES)
@@ -40,10 +40,10 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 NEAR = 1e-4 if GPU else 1e-5  # there a product's order depends on its rows
 
 
-class RecordingOps(TorchOps):
-    """The plain operations, recorded."""
+class CapturingOps(TorchOps):
+    """The plain operations, captured."""
 
-    records = True
+    captures = True
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,7 +82,7 @@ def clips(samples: tuple[int, ...], seed: int = 0) -> list[EncodeInput]:
 
 def graphs_of(model: Qwen3TTS, max_pieces: int = 16) -> EncoderGraphs:
     encoders = model.padded_encoders
-    return EncoderGraphs(encoders, GraphRecorder(DEVICE), max_pieces, DEVICE, torch.float32)
+    return EncoderGraphs(encoders, GraphCapturer(DEVICE), max_pieces, DEVICE, torch.float32)
 
 
 def assert_plain(model: Qwen3TTS, pieces: list[EncodeInput], encoded: list[Any]) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_left_of_what_ran_before(model: Qwen3TTS) -> None:
     kept = graphs.encode(long)
     assert_plain(model, short, graphs.encode(short))
     assert_plain(model, short[:1], graphs.encode(short[:1]))
-    assert_plain(model, long, kept)  # later replays leave results alone
+    assert_plain(model, long, kept)  # later launches leave results alone
 
 
 def test_voice_encoders_are_captured_at_warm_up(
@@ -147,7 +147,7 @@ def test_voice_graphs_refuse_shapes_that_were_not_captured(model: Qwen3TTS) -> N
 
 @pytest.mark.slow
 def test_the_padded_encoders_ask_for_no_value(model: Qwen3TTS) -> None:
-    """A recording cannot: shapes and launches are the same whatever the arrays hold."""
+    """A capture cannot: shapes and launches are the same whatever the arrays hold."""
     results = {ENCODE_SPEAKER: lambda _: (64,), ENCODE_CODES: lambda shape: (shape[0] // 1920, 16)}
     for kind, encoder in model.padded_encoders.items():
         for shape in encoder.shapes:
@@ -233,24 +233,24 @@ def spoken(
     return frames, plain
 
 
-def test_an_engine_that_records_clones_the_same(folder: Path) -> None:
+def test_an_engine_that_captures_clones_the_same(folder: Path) -> None:
     frames, kinds = spoken(folder, TorchOps(DEVICE), graphs=False)
     assert all(len(part) == 7 for part in frames.values())
     if not GPU:  # there clips of a bucket go together
         assert (kinds.count(ENCODE_SPEAKER), kinds.count(ENCODE_CODES)) == (4, 3)
-    assert spoken(folder, RecordingOps(DEVICE)) == (frames, [])
+    assert spoken(folder, CapturingOps(DEVICE)) == (frames, [])
 
 
-@pytest.mark.parametrize(("kind", "recorded"), [("base", True), ("custom_voice", False)])
-def test_only_cloning_models_capture_encoders(tmp_path: Path, kind: str, recorded: bool) -> None:
-    ops = RecordingOps(DEVICE)
+@pytest.mark.parametrize(("kind", "captured"), [("base", True), ("custom_voice", False)])
+def test_only_cloning_models_capture_encoders(tmp_path: Path, kind: str, captured: bool) -> None:
+    ops = CapturingOps(DEVICE)
     model = load(write_tiny_tts(tmp_path / kind, kind), ops)
     engine = Engine(
         {"tiny": model}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22, kv_dtype="int8")
     )
     graphs = engine._workers["tiny"].runner._graphs
     assert graphs is not None
-    assert (graphs.encoders is not None) == recorded
+    assert (graphs.encoders is not None) == captured
 
 
 # -- on a GPU ------------------------------------------------------------------------------------

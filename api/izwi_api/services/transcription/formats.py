@@ -82,7 +82,7 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
     """Return the segments. Whisper's figures that our models do not have are 0.
 
     `avg_logprob`, the mean over the tokens of the text, is also 0 unless log probabilities were
-    requested: they would force all decodes off recorded CUDA graphs.
+    requested: they would force all decodes off captured CUDA graphs.
     """
     return [
         {

@@ -1,7 +1,7 @@
-"""Attention of recorded steps in torch: gathers pages instead of walking them in a kernel.
+"""Attention of captured steps in torch: gathers pages instead of walking them in a kernel.
 
 As in `triton.attention_decode`, positions and tables are read on the device, so that a step can be
-recorded. Each row therefore gathers its maximum number of keys. Use this for comparison, or on
+captured. Each row therefore gathers its maximum number of keys. Use this for comparison, or on
 devices where the kernel is suspected to be wrong.
 """
 

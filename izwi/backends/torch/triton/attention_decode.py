@@ -1,7 +1,7 @@
 """Attention of decode steps in one kernel: head norms, rotation, cache write and attention.
 
 Everything that changes from step to step (positions, tables) is read on the device, so that a CUDA
-graph of the step can be replayed.
+graph of the step can be launched again.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ _arranged: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def _keep(weight: Tensor, arranged: Tensor) -> Tensor:
     """Cache an array derived from a weight for as long as the weight exists.
 
-    An array made while a graph is recorded has no values before its replay, so it is not cached.
+    An array made while a graph is captured has no values before its launch, so it is not cached.
     """
     if not (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
         _arranged[weight] = arranged

@@ -32,7 +32,7 @@ class TritonOps(TorchOps):
     differentiated) go to torch.
     """
 
-    records = True
+    captures = True
     attentions = ("triton", "torch")
 
     def __init__(

@@ -1,7 +1,7 @@
 """Draw ids from logits on the device, as `izwi.backends.torch.sampler` does, in one kernel.
 
 A program draws for one row. Everything that differs between rows or steps is read from device
-tensors, so that a graph that contains draws can be replayed for other requests.
+tensors, so that a graph that contains draws can be launched for other requests.
 
 Logits are sorted as integers: the bits of the logit, mapped so that they sort like floats, then the
 id, smaller first. This orders equal logits, and one integer carries both through the sort.
@@ -19,6 +19,7 @@ from torch import Tensor
 from izwi.backends.torch.triton.launch import overlap_option
 from izwi.backends.torch.triton.sampling_kernels import (
     CANDIDATES,
+    add_last_row,
     choose,
     draw_row,
     find_candidates,
@@ -125,27 +126,36 @@ def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
     )
 
 
-def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor | None) -> None:
+def take_last(last: Tensor, source: Tensor, inputs: Tensor) -> None:
     """Copy entries that the device has drawn to the inputs of the next step, in place.
 
     Args:
-        last: (entries, codebooks) int64, the drawn entries.
+        last: (entries, columns) int64, the drawn entries.
         source: (rows,) int32 index of each row's last entry in `last`; -1 for none.
-        inputs: (rows, inputs) int64; the first `codebooks` of a row become its entry.
-        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added. None if no
-            draw reads it.
+        inputs: (rows, inputs) int64; the first `columns` of a row become its entry.
     """
-    codebooks = last.shape[1]
+    columns = last.shape[1]
     take_last_row[(len(source),)](
         last,
         source,
         inputs,
-        seen,
-        CODEBOOKS=codebooks,
+        COLUMNS=columns,
         INPUTS=inputs.shape[1],
-        WORDS=1 if seen is None else seen.shape[1],
-        BLOCK=triton.next_power_of_2(codebooks),
+        BLOCK=triton.next_power_of_2(columns),
         num_warps=1,
+    )
+
+
+def add_last(first_ids: Tensor, drawn: Tensor, seen: Tensor) -> None:
+    """Add ids that the device has drawn to those that were emitted, in place.
+
+    Args:
+        first_ids: (entries,) int64, the first id of each drawn entry; not contiguous.
+        drawn: (rows,) int32 index of each row's last entry among them; -1 for none.
+        seen: (rows, words) int32 as in `RowSampling`.
+    """
+    add_last_row[(len(drawn),)](
+        first_ids, drawn, seen, STRIDE=first_ids.stride(0), WORDS=seen.shape[1], num_warps=1
     )
 
 

@@ -194,19 +194,28 @@ def choose(
 
 @triton.jit
 def take_last_row(
-    last, source, inputs, seen,
-    CODEBOOKS: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+    last, source, inputs,
+    COLUMNS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy one row's last entry, if the device has it, to its inputs and its emitted ids."""
+    """Copy one row's last entry, if the device has it, to its inputs."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(source + row)
     if place >= 0:
-        codebook = tl.arange(0, BLOCK)
-        there = codebook < CODEBOOKS
-        entry = tl.load(last + place * CODEBOOKS + codebook, mask=there, other=0)
-        tl.store(inputs + row * INPUTS + codebook, entry, mask=there)
-        if seen is not None:
-            first = tl.load(last + place * CODEBOOKS)
-            word = seen + row * WORDS + first // 32
-            bit = tl.full((), 1, tl.int32) << (first % 32).to(tl.int32)
-            tl.store(word, tl.load(word) | bit)
+        column = tl.arange(0, BLOCK)
+        there = column < COLUMNS
+        entry = tl.load(last + place * COLUMNS + column, mask=there, other=0)
+        tl.store(inputs + row * INPUTS + column, entry, mask=there)
+
+
+@triton.jit
+def add_last_row(
+    first_ids, drawn, seen, STRIDE: tl.constexpr, WORDS: tl.constexpr
+):  # fmt: skip
+    """Add the first id of one row's last entry, if the device has it, to its emitted ids."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(drawn + row)
+    if place >= 0:
+        first = tl.load(first_ids + place * STRIDE)
+        word = seen + row * WORDS + first // 32
+        bit = tl.full((), 1, tl.int32) << (first % 32).to(tl.int32)
+        tl.store(word, tl.load(word) | bit)

@@ -1,4 +1,4 @@
-"""Short convolutions of recorded steps: positions and pages are read on the device.
+"""Short convolutions of captured steps: positions and pages are read on the device.
 
 A row's earlier inputs are in the trailers of its pages (`izwi.backends.torch.conv_trailers`) or, in
 a prompt, in the rows before it. The gates around LFM2's convolution are applied in the same pass.
@@ -23,7 +23,7 @@ _BLOCK = 512  # channels of one program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedConv:
-    """Where the rows of a recorded step find their earlier inputs.
+    """Where the rows of a captured step find their earlier inputs.
 
     Attributes:
         trailers: Of the model's pages.

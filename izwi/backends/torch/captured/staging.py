@@ -1,12 +1,13 @@
-"""Staged inputs of recorded steps: filled on the host, copied to the device in one transfer."""
+"""Staged inputs of captured steps: filled on the host, copied to the device in one transfer."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ class StagedBuffer:
         for name, (kind, shape) in fields.items():
             self.starts[name] = total
             total += -(-math.prod(shape) * np.dtype(kind).itemsize // _ALIGN) * _ALIGN
+        self.num_bytes = total
         self._host = torch.zeros(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._device = torch.zeros(total, dtype=torch.uint8, device=device)
         self.host: dict[str, npt.NDArray[Any]] = {}
@@ -72,7 +74,7 @@ Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
 class StagedPositions:
     """Rows of one position each, in a batch of fixed size.
 
-    A recorded graph reads the device side at the same addresses in every replay. All filled fields
+    A captured graph reads the device side at the same addresses in every launch. All filled fields
     are copied asynchronously in one transfer.
     """
 
@@ -193,22 +195,14 @@ class StagedPositions:
         self._used = self._buffer.starts["tables"]
 
 
-class DrawnTrack(NamedTuple):
-    """The track that rows are sampled on.
+class StagedRows(StagedPositions):
+    """Rows of a decode step: the last entry of a sequence each.
 
     Attributes:
-        vocabulary: Number of ids of codebook 0.
-        suppressed: Ids of codebook 0 that are never sampled.
-        number: Index of the track in the model.
+        draws: The rows' draws, in the same transfer; None if they are staged apart.
+        source: (size,) int32 on the device: where the row's entry is among those that the last step
+            drew; -1 if `inputs` has it.
     """
-
-    vocabulary: int
-    suppressed: Suppressed | None = None
-    number: int = 0
-
-
-class StagedRows(StagedPositions):
-    """Rows of one emitted entry each, with everything that sampling the next entry needs."""
 
     def __init__(
         self,
@@ -216,7 +210,7 @@ class StagedRows(StagedPositions):
         *,
         num_inputs: int,
         max_pages: int,
-        track: DrawnTrack,
+        vocabularies: Mapping[int, int],
         device: torch.device,
     ):
         """Allocate.
@@ -225,40 +219,62 @@ class StagedRows(StagedPositions):
             size: Rows.
             num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
-            track: Of the entries that are drawn.
+            vocabularies: Number of ids of codebook 0, for each track that is drawn with the rows;
+                empty if none is.
             device: Where.
         """
-        columns = {
-            f"{which}.{name}": (kind, (size,))
-            for which in ("first", "rest")
-            for name, kind in _COLUMNS
-        }
-        fields: Fields = {
-            "source": (np.int32, (size,)),
-            "seed": (np.int64, (size,)),
-            "step": (np.int64, (size,)),
-            "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
-            "stop_allowed": (np.int32, (size,)),
-            "seen": (np.int32, (size, -(-track.vocabulary // 32))),
-            **columns,
-        }
+        fields: Fields = {"source": (np.int32, (size,))}
+        if vocabularies:
+            fields = {**fields, **StagedDraws.fields(size, vocabularies)}
         super().__init__(size, num_inputs, max_pages, device, fields)
-        self._vocabulary, self._track = track.vocabulary, track.number
-        self._drawn: list[Row] = []  # as staged last
+        self.draws = StagedDraws(self._buffer, vocabularies) if vocabularies else None
+        self.host["source"][:] = -1
+        self.source = self._buffer.device["source"]
+        self.send()
+
+    def stage_sources(self, sources: npt.NDArray[np.int32]) -> None:
+        """Fill in `source`; `send` copies it."""
+        self._buffer.wait()
+        self.host["source"][: len(sources)] = sources
+        self.host["source"][len(sources) :] = -1
+
+
+class StagedDraws:
+    """What draws of one entry each need besides the states: all draws of a time are on one track.
+
+    Attributes:
+        size: Number of draws.
+        place: (size,) int64 on the device: where the entry is put for the next step; 0 for draws
+            that are none.
+        drawn: (size,) int32 on the device: where the row's last entry is, if the last step drew it
+            on the same track; else -1.
+    """
+
+    def __init__(self, buffer: StagedBuffer, vocabularies: Mapping[int, int]):
+        """Use a buffer that has the `fields`.
+
+        Args:
+            buffer: It may have others as well.
+            vocabularies: Number of ids of codebook 0 for each track that is drawn.
+        """
+        self._buffer, self.host = buffer, buffer.host
+        self._vocabularies = vocabularies
+        self.size = size = len(self.host["seed"])
+        self._draws: list[Row] = []  # as staged last
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
         self._num_seen, self._min_entries = np.zeros((2, size), dtype=np.int64)
         self._penalised, self._few_candidates = np.zeros((2, size), dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
-        self.host["source"][:] = -1
-        on_device = self._buffer.device
-        self.source = on_device["source"]
+        self.host["drawn"][:] = -1
+        on_device = buffer.device
+        self.place, self.drawn = on_device["place"], on_device["drawn"]
         first, rest = (
             SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
             for which in ("first", "rest")
         )
-        self.sampling = RowSampling(
+        self._sampling = RowSampling(
             seed=on_device["seed"],
             step=on_device["step"],
             first=first,
@@ -266,56 +282,109 @@ class StagedRows(StagedPositions):
             stop_ids=on_device["stop_ids"],
             stop_allowed=on_device["stop_allowed"],
             seen=on_device["seen"],
-            suppressed=None if track.suppressed is None else track.suppressed.mask,
+            suppressed=None,
         )
         self.send()
+
+    @staticmethod
+    def fields(size: int, vocabularies: Mapping[int, int]) -> Fields:
+        """Return the fields of a buffer for so many draws."""
+        columns = {
+            f"{which}.{name}": (kind, (size,))
+            for which in ("first", "rest")
+            for name, kind in _COLUMNS
+        }
+        return {
+            "place": (np.int64, (size,)),
+            "drawn": (np.int32, (size,)),
+            "seed": (np.int64, (size,)),
+            "step": (np.int64, (size,)),
+            "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
+            "stop_allowed": (np.int32, (size,)),
+            "seen": (np.int32, (size, -(-max(vocabularies.values()) // 32))),
+            **columns,
+        }
+
+    @classmethod
+    def apart(cls, size: int, vocabularies: Mapping[int, int], device: torch.device) -> StagedDraws:
+        """Allocate a buffer of its own."""
+        return cls(StagedBuffer(cls.fields(size, vocabularies), device), vocabularies)
+
+    def send(self) -> None:
+        """Copy the buffer to the device; for draws that are staged with rows, those do."""
+        self._buffer.send(self._buffer.num_bytes)
+
+    def sampling(self, suppressed: Suppressed | None) -> RowSampling:
+        """Return the parameters on the device.
+
+        Args:
+            suppressed: Ids of codebook 0 of the track that are never drawn.
+        """
+        mask = None if suppressed is None else suppressed.mask
+        return dataclasses.replace(self._sampling, suppressed=mask)
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
         """Return the rows in an order in which those of the last step keep their places.
 
-        Most inputs of sampling are then in place already.
+        Most inputs are then in place already.
         """
         pending = {row.key: row for row in rows}
-        kept = [pending.pop(row.key, None) for row in self._drawn[: len(rows)]]
+        kept = [pending.pop(row.key, None) for row in self._draws[: len(rows)]]
         rest = iter(pending.values())
         return [row or next(rest) for row in kept] + list(rest)
 
-    def stage_sources(self, places: Seq[int]) -> None:
-        """Fill in where each row's last entry is on the device; -1 if `inputs` has it."""
+    def stage_places(self, first: int, drawn: npt.NDArray[np.int32]) -> None:
+        """Fill in `place` and `drawn`; `send` copies them.
+
+        Args:
+            first: Place of the first entry; the others come after it.
+            drawn: Where each row's last entry is; see `drawn`.
+        """
+        count, places, last = len(drawn), self.host["place"], self.host["drawn"]
         self._buffer.wait()
-        self.host["source"][: len(places)] = places
-        self.host["source"][len(places) :] = -1
+        places[:count] = np.arange(first, first + count)
+        last[:count] = drawn
+        places[count:] = 0
+        last[count:] = -1
 
     def stage_sampling(self, draws: Seq[Row]) -> None:
-        """Fill in the inputs of sampling; `send` copies them.
+        """Fill in the parameters; `send` copies them.
 
         `seen` has the entries that the host knows; an entry in flight is added on the device.
+
+        Args:
+            draws: One for each entry, all on one track.
         """
         views, count = self.host, len(draws)
         self._buffer.wait()
         known = np.array([row.num_known for row in draws])
         steps = np.array([row.step for row in draws])
-        before = self._drawn
+        before = self._draws
         pairs = enumerate(zip(before, draws, strict=False))
         # each log is one list, which grows
-        changed = [place for place, (old, new) in pairs if old.entries is not new.entries]
+        changed = [
+            place
+            for place, (old, new) in pairs
+            if old.entries is not new.entries or old.track != new.track
+        ]
         changed += range(len(before), count)
-        self._drawn, self._num_staged = [*draws, *before[count:]], count
+        self._draws, self._num_staged = [*draws, *before[count:]], count
         if changed:
-            self._stage_requests([draws[place].request for place in changed], changed)
+            requests = [draws[place].request for place in changed]
+            self._stage_requests(requests, changed, draws[0].track)
         views["step"][:count] = steps
         views["stop_allowed"][:count] = steps >= self._min_entries[:count]
         self._stage_seen(draws, known)
 
     @property
     def few_candidates(self) -> bool:
-        """Whether the kernel for short candidate lists can sample all rows staged last."""
+        """Whether the kernel for short candidate lists can draw all that was staged last."""
         return bool(self._few_candidates[: self._num_staged].all())
 
-    def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
+    def _stage_requests(self, requests: list[Request], places: list[int], track: int) -> None:
         """Fill in the parameters that are constant over a request."""
         views = self.host
-        asked = [request.params(self._track) for request in requests]
+        asked = [request.params(track) for request in requests]
         self._min_entries[places] = [params.min_entries for params in asked]
         self._penalised[places] = [p.sampling.repetition_penalty != 1.0 for p in asked]
         self._few_candidates[places] = [has_few_candidates(params) for params in asked]
@@ -336,7 +405,7 @@ class StagedRows(StagedPositions):
             views[f"{which}.top_p"][places] = [p.top_p for p in params]
             views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
         pairs = zip(places, requests, strict=True)
-        adjusted = [place for place, request in pairs if request.adjusts(self._track)]
+        adjusted = [place for place, request in pairs if request.adjusts(track)]
         views["first.penalty"][adjusted] = 1.0  # they were penalised before
 
     def _stage_seen(self, draws: Seq[Row], known: npt.NDArray[np.int64]) -> None:
@@ -348,15 +417,22 @@ class StagedRows(StagedPositions):
             return
         missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
         self._num_seen[:count] = known
-        grown = np.flatnonzero(missing == 1).tolist()
+        grown = [n for n in (missing == 1).nonzero()[0].tolist() if _draws_on_last(draws[n])]
         last = [draws[place].entries[known[place] - 1] for place in grown]
         new = np.array([entry[0] for entry in last], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]
-        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
-            packed = np.packbits(seen_ids(draws[place], self._vocabulary), bitorder="little")
+        for place in ((missing != 0) & (missing != 1)).nonzero()[0].tolist():
+            row = draws[place]
+            seen = seen_ids(row, self._vocabularies[row.track], row.track)
+            packed = np.packbits(seen, bitorder="little")
             padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
             padded[: len(packed)] = packed
             bits[place] = padded.view(np.int32)
+
+
+def _draws_on_last(row: Row) -> bool:
+    """Return whether a row draws on the track of its last known entry."""
+    return row.tracks is None or row.tracks[row.num_known - 1] == row.track
 
 
 _COLUMNS = (

@@ -1,4 +1,4 @@
-"""Decode chunks of audio with recorded graphs."""
+"""Decode chunks of audio with captured graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from izwi.backends.protocol import PendingAudio
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.transfer import HostCopy
 from izwi.model.tracks import Track
@@ -28,13 +28,12 @@ class _Batch:
     """The graph of one batch size and its input buffers.
 
     Attributes:
-        audio: (size, samples) float32, the result of the last replay.
+        graph: Gives (size, samples) float32.
         host: (size, 1 + frames * codebooks) int64: the state's row, then the frames.
         device: The same on the device, where the graph reads it.
     """
 
-    graph: Recorded
-    audio: Tensor
+    graph: CapturedGraph
     host: Tensor
     device: Tensor
     sent: torch.cuda.Event | None = None
@@ -59,14 +58,14 @@ class CodecGraphs:
         self,
         track: Track,
         arena: StateArena,
-        recorder: GraphRecorder,
+        capturer: GraphCapturer,
         max_rows: int,
         ramp: Seq[int],
         device: torch.device,
     ):
         assert track.codec is not None
         self._codec, self._num_codebooks = track.codec, track.num_codebooks
-        self._arena, self._recorder, self._device = arena, recorder, device
+        self._arena, self._capturer, self._device = arena, capturer, device
         self._sizes = fitting(_SIZES, max_rows)
         self._frames = sorted({1, *ramp})
         self._graphs: dict[tuple[int, int], _Batch] = {}
@@ -95,20 +94,20 @@ class CodecGraphs:
             groups[next(n for n in self._frames if n >= len(chunk))].append(place)
         pending: dict[int, PendingAudio] = {}
         for frames, places in sorted(groups.items()):
-            copy = HostCopy([self._replay(frames, places, chunks, rows)])
+            copy = HostCopy([self._launch(frames, places, chunks, rows)])
             for line, place in enumerate(places):
                 length = len(chunks[place]) * self._codec.frame_samples
                 pending[place] = partial(_awaited, copy, line, length)
         return [pending[place] for place in range(len(chunks))]
 
-    def _replay(
+    def _launch(
         self,
         frames: int,
         places: Seq[int],
         chunks: Seq[npt.NDArray[np.int64]],
         rows: Seq[int],
     ) -> Tensor:
-        """Run some chunks, padded to `frames`; the result is valid until the next replay."""
+        """Run some chunks, padded to `frames`; the result is valid until the next launch."""
         size = next(size for size in self._sizes if size >= len(places))
         batch = self._graph(size, frames)
         batch.wait()
@@ -120,8 +119,8 @@ class CodecGraphs:
             line[1 : 1 + chunks[place].size] = chunks[place].ravel()
         batch.send()
         self._arena.writing([rows[place] for place in places])
-        batch.graph.replay()
-        return batch.audio[: len(places)]
+        batch.graph.launch()
+        return batch.graph.out[: len(places)]
 
     def advance_codec(self, codes: Tensor, row: int) -> None:
         """Decode frames of one stream only to advance its codec state.
@@ -141,11 +140,11 @@ class CodecGraphs:
             batch.device[0, 0].fill_(row)
             batch.device[0, 1:].copy_(codes[done : done + frames].reshape(-1))
             self._arena.writing([row])
-            batch.graph.replay()
+            batch.graph.launch()
             done += frames
 
     def warm_up(self) -> None:
-        """Record all graphs."""
+        """Capture all graphs."""
         for frames in self._heard:
             self._graph(1, frames)
         for size in reversed(self._sizes):
@@ -167,7 +166,7 @@ class CodecGraphs:
                 self._arena.scatter(rows, state)
                 return audio.float()  # type: ignore[no-any-return]
 
-            self._graphs[size, frames] = _Batch(*self._recorder.capture(run), host, device)
+            self._graphs[size, frames] = _Batch(self._capturer.capture(run), host, device)
         return self._graphs[size, frames]
 
 

@@ -1,6 +1,6 @@
-"""Compile a model's kernels in parallel before its graphs are recorded.
+"""Compile a model's kernels in parallel before its graphs are captured.
 
-Compiling them one by one during recording takes minutes. So all work is first executed once with
+Compiling them one by one during capture takes minutes. So all work is first executed once with
 each kernel launch replaced by a compilation on another thread.
 """
 
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from izwi.backends.compilations import Compilation, report
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, Repeated
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer
 
 logger = logging.getLogger(__name__)
 
 _MAX_THREADS = 16
 
 
-class Rehearsal(GraphRecorder):
-    """A stand-in for the recorder within `compiling_only`: runs work once, records nothing.
+class Rehearsal(GraphCapturer):
+    """A stand-in for the capturer within `compiling_only`: runs work once, captures nothing.
 
     No kernel runs, so results are uninitialised memory, and no index may depend on them.
 
@@ -40,23 +40,23 @@ class Rehearsal(GraphRecorder):
 
     def __init__(self, device: torch.device):
         super().__init__(torch.device("cpu"))
-        self.records = device.type == "cuda"
+        self.captures = device.type == "cuda"
         self._device = device
         self.peak_bytes = self.out_bytes = 0
 
     @torch.inference_mode()
-    def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
+    def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
         """Run the work once, so that its kernels are compiled."""
         before = self._allocated_before()
         out = run()
-        if self.records:
+        if self.captures:
             peak = torch.cuda.max_memory_allocated(self._device)
             self.peak_bytes = max(self.peak_bytes, peak - before)
         self.out_bytes += out.nbytes
-        return Repeated(run, out), out
+        return CapturedGraph.repeating(run, out)
 
     def _allocated_before(self) -> int:
-        if not self.records:
+        if not self.captures:
             return 0
         torch.cuda.reset_peak_memory_stats(self._device)
         return torch.cuda.memory_allocated(self._device)
@@ -89,7 +89,7 @@ def compiling_only() -> Iterator[None]:
 
 
 def rehearse(go_through: Callable[[], object]) -> None:
-    """Compile the kernels of a call, if this Triton supports it; else recording compiles them.
+    """Compile the kernels of a call, if this Triton supports it; else capture compiles them.
 
     Raises:
         torch.OutOfMemoryError: The device is full.

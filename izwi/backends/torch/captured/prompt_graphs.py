@@ -1,4 +1,4 @@
-"""Prompts as recorded graphs: each position is a separate row, as in a decode step."""
+"""Prompts as captured graphs: each position is a separate row, as in a decode step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer
+from izwi.backends.torch.captured.decode_graphs import most_pages, paged_context
+from izwi.backends.torch.captured.staging import StagedPositions
 from izwi.backends.torch.kv import PagedKV
-from izwi.backends.torch.recorded.decode_graphs import most_pages, paged_context
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded
-from izwi.backends.torch.recorded.staging import StagedPositions
-from izwi.model.protocol import RecordableModel
+from izwi.model.protocol import CapturableModel
 from izwi.model.step_batch import Row
 
 # Numbers of positions. Without a graph, launches dominate the time of a prompt of any length here.
@@ -25,8 +25,7 @@ class _Prompts:
 
     staged: StagedPositions
     x: Tensor
-    graph: Recorded
-    out: Tensor
+    graph: CapturedGraph
 
 
 class PromptGraphs:
@@ -37,22 +36,22 @@ class PromptGraphs:
 
     def __init__(
         self,
-        model: RecordableModel,
+        model: CapturableModel,
         kv: PagedKV,
-        recorder: GraphRecorder,
+        capturer: GraphCapturer,
         max_runs: int,
     ):
-        """Set up; nothing is recorded yet.
+        """Set up; nothing is captured yet.
 
         Args:
             model: The model.
             kv: The model's pages.
-            recorder: Records the graphs.
+            capturer: Captures the graphs.
             max_runs: Maximum number of sequences of a step.
         """
         assert kv.plain is not None
         self._model, self._kv = model, kv
-        self._recorder, self._device = recorder, kv.plain[0].device
+        self._capturer, self._device = capturer, kv.plain[0].device
         self._max_runs = max_runs
         self._prompts: dict[int, _Prompts] = {}
 
@@ -70,12 +69,12 @@ class PromptGraphs:
             prompts.x[:count].copy_(self._model.embed(rows))
         prompts.staged.stage_rows(inputs, rows)
         prompts.staged.send()
-        prompts.graph.replay()
-        return prompts.out[:count]
+        prompts.graph.launch()
+        return prompts.graph.out[:count]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record the graphs of all sizes."""
+        """Capture the graphs of all sizes."""
         for size in reversed(_SIZES):
             self._of(size)
 
@@ -94,5 +93,5 @@ class PromptGraphs:
                 states: Tensor = model.run(embedded, context)
                 return states
 
-            self._prompts[size] = _Prompts(staged, x, *self._recorder.capture(run))
+            self._prompts[size] = _Prompts(staged, x, self._capturer.capture(run))
         return self._prompts[size]

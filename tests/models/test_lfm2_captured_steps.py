@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from izwi.backends.torch.backend import TorchBackend
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.captured.decode_graphs import DecodeGraphs
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.conversation import AudioContent
@@ -93,7 +93,7 @@ def test_captured_steps_equal_plain_steps(folder: Path, plain: dict[str, Given],
         found = run(engine, requests, tuple(chance.choices([0, 1, 5], k=len(requests))))
     graphs = engine._workers["s2s"].runner._graphs
     assert graphs is not None
-    assert isinstance(graphs.decodes, TrackedDecodeGraphs)
+    assert isinstance(graphs.decodes, DecodeGraphs)
     same(found, plain)
 
 
@@ -148,18 +148,18 @@ def test_warm_up_captures_every_graph(folder: Path) -> None:
         graphs = engine._workers["s2s"].runner._graphs
         assert graphs is not None
         decodes = graphs.decodes
-        assert isinstance(decodes, TrackedDecodeGraphs)
+        assert isinstance(decodes, DecodeGraphs)
         decodes.warm_up()
-        recorded: list[str] = []
-        capture = decodes._recorder.capture
+        captured: list[str] = []
+        capture = decodes._capturer.capture
 
         def noted(work: Any) -> Any:
-            recorded.append(work.__qualname__)
+            captured.append(work.__qualname__)
             return capture(work)
 
-        decodes._recorder.capture = noted  # type: ignore[method-assign]
+        decodes._capturer.capture = noted  # type: ignore[method-assign]
         run(engine, asked(frontend), (1, 4, 0, 3))
-    assert not [name for name in recorded if name.startswith("TrackedDecodeGraphs")]
+    assert not [name for name in captured if name.startswith("DecodeGraphs")]
 
 
 @CALM_AT_NIGHT

@@ -1,4 +1,4 @@
-"""Run audio encoders as recorded graphs, with a few padded lengths and batch sizes."""
+"""Run audio encoders as captured graphs, with a few padded lengths and batch sizes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from izwi.backends.padded import Shape, pad_into, padded_batches, padded_shape
-from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
-from izwi.backends.torch.recorded.staging import StagedBuffer
+from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
+from izwi.backends.torch.captured.staging import StagedBuffer
 from izwi.model.encoders import PaddedEncoder
 from izwi.request.request import EncodeInput
 
@@ -27,13 +27,13 @@ class _Bucket:
         encoder: The encoder of the pieces.
         sizes: Batch sizes, ascending.
         staged: Input buffer for the largest batch; smaller ones read its first rows.
-        graphs: Graph and result by batch size.
+        graphs: By batch size.
     """
 
     encoder: PaddedEncoder
     sizes: list[int]
     staged: StagedBuffer
-    graphs: dict[int, tuple[Recorded, Tensor]] = field(default_factory=dict)
+    graphs: dict[int, CapturedGraph] = field(default_factory=dict)
 
 
 class EncoderGraphs:
@@ -42,21 +42,21 @@ class EncoderGraphs:
     def __init__(
         self,
         encoders: Mapping[str, PaddedEncoder],
-        recorder: GraphRecorder,
+        capturer: GraphCapturer,
         max_pieces: int,
         device: torch.device,
         dtype: torch.dtype,
     ):
-        """Set up; nothing is recorded yet.
+        """Set up; nothing is captured yet.
 
         Args:
-            encoders: Encoders to record, by kind of piece.
-            recorder: Records the graphs.
+            encoders: Encoders to capture, by kind of piece.
+            capturer: Captures the graphs.
             max_pieces: Maximum pieces of a batch; an encoder may set a lower limit.
             device: Device of the encoders.
             dtype: Dtype of their weights.
         """
-        self._encoders, self._recorder, self._max_pieces = encoders, recorder, max_pieces
+        self._encoders, self._capturer, self._max_pieces = encoders, capturer, max_pieces
         self._device, self._dtype = device, dtype
         self._buckets: dict[tuple[str, Shape], _Bucket] = {}
 
@@ -70,36 +70,34 @@ class EncoderGraphs:
 
         Returns:
             The result of `Model.encode` for each piece, in order, copied to its own memory, because
-            another graph's replay may overwrite a graph's result.
+            another graph's launch may overwrite a graph's result.
         """
         encoded: dict[int, Tensor] = {}
         for kind, shape, places in padded_batches(self._encoders, pieces, self._max_pieces):
-            made = self._replay(self._bucket(kind, shape), [pieces[place] for place in places])
+            made = self._launch(self._bucket(kind, shape), [pieces[place] for place in places])
             encoded.update(zip(places, made, strict=True))
         return [encoded[place] for place in range(len(pieces))]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all graphs, largest first, so that smaller ones reuse its memory."""
+        """Capture all graphs, largest first, so that smaller ones reuse its memory."""
         for kind, encoder in self._encoders.items():
             for shape in reversed(encoder.shapes):
                 bucket = self._bucket(kind, shape)
                 for size in reversed(bucket.sizes):
-                    self._recorded(bucket, size)
+                    self._captured(bucket, size)
 
-    def _replay(self, bucket: _Bucket, pieces: Seq[EncodeInput]) -> list[Tensor]:
+    def _launch(self, bucket: _Bucket, pieces: Seq[EncodeInput]) -> list[Tensor]:
         encoder, staged = bucket.encoder, bucket.staged
-        graph, out = self._recorded(
-            bucket, next(size for size in bucket.sizes if size >= len(pieces))
-        )
+        graph = self._captured(bucket, next(size for size in bucket.sizes if size >= len(pieces)))
         staged.wait()
         values = staged.host["values"]
         lengths = pad_into(values, pieces, encoder.axis)
         # unused rows keep their previous contents
         staged.host["lengths"][: len(pieces)] = lengths
         staged.send(staged.starts["values"] + values[: len(pieces)].nbytes)
-        graph.replay()
-        return [encoder.unpadded(out[n], length).clone() for n, length in enumerate(lengths)]
+        graph.launch()
+        return [encoder.unpadded(graph.out[n], length).clone() for n, length in enumerate(lengths)]
 
     def _bucket(self, kind: str, shape: Shape) -> _Bucket:
         if (kind, shape) not in self._buckets:
@@ -113,7 +111,7 @@ class EncoderGraphs:
             self._buckets[kind, shape] = _Bucket(encoder, sizes, staged)
         return self._buckets[kind, shape]
 
-    def _recorded(self, bucket: _Bucket, size: int) -> tuple[Recorded, Tensor]:
+    def _captured(self, bucket: _Bucket, size: int) -> CapturedGraph:
         if size not in bucket.graphs:
             values = bucket.staged.device["values"][:size]
             lengths = bucket.staged.device["lengths"][:size]
@@ -122,5 +120,5 @@ class EncoderGraphs:
                 encoded: Tensor = bucket.encoder.encode_padded(values.to(self._dtype), lengths)
                 return encoded
 
-            bucket.graphs[size] = self._recorder.capture(run)
+            bucket.graphs[size] = self._capturer.capture(run)
         return bucket.graphs[size]

@@ -1,6 +1,6 @@
-"""Record work on a device once and replay it: one launch instead of a thousand.
+"""Capture work on a device and launch it again: one launch instead of a thousand.
 
-A graph reads and writes the same addresses in every replay, so batches have fixed sizes with empty
+A graph reads and writes the same addresses in every launch, so batches have fixed sizes with empty
 rows, and all inputs that change are in staged buffers, pages and state rows.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,24 +19,22 @@ from torch import Tensor
 from izwi.backends.compilations import Compilation, report
 
 
-class Recorded(Protocol):
-    """A recorded graph, as returned by `capture`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedGraph:
+    """Captured work; on devices without graphs, work that is called again.
 
-    def replay(self) -> None:
-        """Run the work again on the current contents of its inputs."""
-        ...
+    Attributes:
+        launch: Runs the work on the current contents of its inputs.
+        out: Its result, which the next launch overwrites.
+    """
 
-
-@dataclass(slots=True)
-class Repeated:
-    """Substitute for a graph on devices without graphs."""
-
-    run: Callable[[], Tensor]
+    launch: Callable[[], object]
     out: Tensor
 
-    def replay(self) -> None:
-        """Run the work again."""
-        self.out.copy_(self.run())
+    @classmethod
+    def repeating(cls, run: Callable[[], Tensor], out: Tensor) -> CapturedGraph:
+        """Return a substitute for a graph, which calls `run` each time."""
+        return cls(lambda: out.copy_(run()), out)
 
 
 class GraphPool:
@@ -82,11 +80,11 @@ class GraphPool:
             self._primed_bytes = num_bytes
 
 
-class GraphRecorder:
-    """Records work into graphs that share a pool.
+class GraphCapturer:
+    """Captures work into graphs that share a pool.
 
     Attributes:
-        records: Whether graphs are recorded; on devices other than CUDA, a replay runs the work.
+        captures: Whether graphs are captured; on devices other than CUDA, a launch runs the work.
         rehearses: Whether kernels are only compiled, so that results are meaningless.
     """
 
@@ -99,9 +97,9 @@ class GraphRecorder:
             device: Device of the graphs.
             pool: Memory of the graphs on CUDA; None for a pool of their own.
         """
-        self.records = device.type == "cuda"
+        self.captures = device.type == "cuda"
         self._pool = pool
-        if self.records and pool is None:
+        if self.captures and pool is None:
             self._pool = GraphPool(device)
 
     def prime(self, num_bytes: int) -> None:
@@ -110,20 +108,19 @@ class GraphRecorder:
             self._pool.prime(num_bytes)
 
     @torch.inference_mode()
-    def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
-        """Record `run`; return the graph and the tensor that holds its result after a replay.
+    def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
+        """Capture `run`.
 
         `run` is called twice before, to compile kernels and choose algorithms.
         """
         began_s = time.perf_counter()
-        recorded = self._capture(run)
-        report(Compilation("recorded", run.__qualname__, time.perf_counter() - began_s))
-        return recorded
+        captured = self._capture(run)
+        report(Compilation("captured", run.__qualname__, time.perf_counter() - began_s))
+        return captured
 
-    def _capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
+    def _capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
         if self._pool is None:
-            out = run().clone()
-            return Repeated(run, out), out
+            return CapturedGraph.repeating(run, run().clone())
         with self._pool.allocating():
             run()
             like = run()
@@ -141,7 +138,7 @@ class GraphRecorder:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(out.device).wait_stream(stream)
-        return graph, out
+        return CapturedGraph(graph.replay, out)
 
 
 def fitting(sizes: Seq[int], most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""All recorded graphs of one model, and how a step runs through them."""
+"""All captured graphs of one model, and how a step runs through them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -14,28 +15,28 @@ from torch import Tensor
 
 from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import GraphBytes
-from izwi.backends.protocol import PendingAudio
+from izwi.backends.protocol import DrawnEntries, PendingAudio
+from izwi.backends.torch.captured.capturer import GraphCapturer, GraphPool
+from izwi.backends.torch.captured.codec_graphs import CodecGraphs
+from izwi.backends.torch.captured.compiling import Rehearsal, rehearse, watch_triton
+from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, Part
+from izwi.backends.torch.captured.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.captured.prompt_graphs import PromptGraphs
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
-from izwi.backends.torch.recorded.compiling import Rehearsal, rehearse, watch_triton
-from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Part
-from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
-from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
-from izwi.backends.torch.recorded.recorder import GraphPool, GraphRecorder
-from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.triton.attention_decode import takes_heads
 from izwi.config import EngineConfig
 from izwi.model.encoders import EncodesPadded
-from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTracks
+from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
-from izwi.sampling.logprobs import Logprobs, logprobs_of
+from izwi.sampling.logprobs import logprobs_of
 
-# What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
+_entry_of = attrgetter("key", "step")  # of a row that draws one
+# What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20
 
 
@@ -55,24 +56,24 @@ class ModelArrays:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorders:
-    """What records the graphs of all models of a device.
+class Capturers:
+    """What captures the graphs of all models of a device.
 
     Attributes:
         steps: For encoders, prompts and decode steps, of which one runs at a time.
         codec: For the codecs: they run beside the next step, which has priority.
     """
 
-    steps: GraphRecorder
-    codec: GraphRecorder
+    steps: GraphCapturer
+    codec: GraphCapturer
 
     @staticmethod
-    def on(device: torch.device) -> Recorders:
+    def on(device: torch.device) -> Capturers:
         """Create both, with a pool each on CUDA."""
         if device.type != "cuda":
-            return Recorders(GraphRecorder(device), GraphRecorder(device))
+            return Capturers(GraphCapturer(device), GraphCapturer(device))
         pools = GraphPool(device, priority=-1), GraphPool(device)
-        return Recorders(*(GraphRecorder(device, pool) for pool in pools))
+        return Capturers(*(GraphCapturer(device, pool) for pool in pools))
 
     def prime(self, graphs: GraphBytes) -> None:
         """Prepare for graphs with these working sets."""
@@ -81,7 +82,7 @@ class Recorders:
 
 
 def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineConfig) -> GraphBytes:
-    """Run everything that `Graphs.of` records, with kernels compiled only, and measure its memory.
+    """Run everything that `Graphs.of` captures, with kernels compiled only, and measure its memory.
 
     `arrays.kv` may be smaller than it says, because no kernel reads it.
     """
@@ -91,8 +92,8 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
     steps, codec = Rehearsal(ops.device), Rehearsal(ops.device)
     before = torch.cuda.memory_allocated(ops.device)
     made: list[Graphs] = []
-    recorders = Recorders(steps, codec)
-    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, recorders)))
+    capturers = Capturers(steps, codec)
+    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, capturers)))
     buffers = torch.cuda.memory_allocated(ops.device) - before
     made.clear()
     gc.collect()  # free reference cycles
@@ -102,21 +103,21 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """Recorded steps of one model.
+    """Captured steps of one model.
 
     Attributes:
-        decodes: None if recorded attention cannot read the model's keys and values, or if entries
+        decodes: None if captured attention cannot read the model's keys and values, or if entries
             are drawn at output positions, so that there are no decode steps.
         prompts: Also None if attention runs in torch, where each position would gather its keys.
         codec: None for a model that writes text.
-        encoders: None for a model without an encoder that can be recorded.
+        encoders: None for a model without an encoder that can be captured.
     """
 
     model: Model
-    recordable: RecordableModel | None
+    capturable: CapturableModel | None
     kv: PagedKV
     ops: TorchOps
-    decodes: DecodeGraphs | TrackedDecodeGraphs | None
+    decodes: DecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
     encoders: EncoderGraphs | None
@@ -127,20 +128,20 @@ class Graphs:
         arrays: ModelArrays,
         ops: TorchOps,
         config: EngineConfig,
-        recorders: Recorders,
+        capturers: Capturers,
     ) -> Graphs:
-        """Record everything that requests can need, so that none of them waits for it."""
+        """Capture everything that requests can need, so that none of them waits for it."""
         watch_triton()
         kv = arrays.kv
-        recordable = _recordable(model, kv, ops.attends_with)
-        encoders = _encoders(model, ops, config, recorders.steps)
+        capturable = _capturable(model, kv, ops.attends_with)
+        encoders = _encoders(model, ops, config, capturers.steps)
         decodes = prompts = None
-        if recordable is not None:
+        if capturable is not None:
             suppressed = arrays.suppressed
-            decodes = _decodes(recordable, kv, suppressed, ops, config, recorders.steps)
-            prompts = _prompts(recordable, kv, ops, config, recorders.steps)
-        codec = _codec(model, arrays.arena, config, recorders.codec)
-        return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+            decodes = _decodes(capturable, kv, suppressed, ops, config, capturers.steps)
+            prompts = _prompts(capturable, kv, ops, config, capturers.steps)
+        codec = _codec(model, arrays.arena, config, capturers.codec)
+        return Graphs(model, capturable, kv, ops, decodes, prompts, codec, encoders)
 
     def encodes(self, piece: EncodeInput) -> bool:
         """Return whether a piece of audio can be encoded with a graph."""
@@ -152,56 +153,55 @@ class Graphs:
         return self.encoders.encode(pieces)
 
     def takes(self, batch: StepBatch) -> bool:
-        """Return whether these rows can be run with graphs; each may draw one entry."""
-        if self.decodes is None or max(batch.counts, default=0) > 1:
-            return False
-        return self.decodes.takes(batch)
+        """Return whether these rows can be run, and their entries drawn, with graphs."""
+        return self.decodes is not None and self.decodes.takes(batch)
 
-    def launch(self, batch: StepBatch) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
+    def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
         """Launch the rows.
 
         Prompts run separately, because they would slow down every decode. Only their last positions
-        run with the decodes, if there are any: sampling one more row costs no extra time.
+        run with the decodes, if there are any: drawing for one more row costs no extra time. Rows
+        that draw several entries run with the prompts; their positions attend to each other.
 
         The previous launch may still be in flight: its entries are read on the device.
 
         Returns:
-            Waits for an entry of each row that emits, in order, and for `Sampler.logprobs`.
+            Waits for the entries of the rows, in order, and for `Sampler.logprobs`.
         """
         assert self.decodes is not None
-        assert self.recordable is not None
+        assert self.capturable is not None
         self.decodes.begin_step()
         decodes: list[Row] = []
-        prompts: list[Row] = []
+        others: list[Row] = []
         for row in batch.rows:
-            (decodes if row.decodes else prompts).append(row)
-        last = [row.part(row.stop - 1, row.stop) for row in prompts if row.emits]
+            (decodes if row.decodes else others).append(row)
+        last = [row.part(row.stop - 1, row.stop) for row in others if _draws_last(row)]
         together = self.decodes.in_place([*decodes, *last]) if decodes else []
-        inputs = self.recordable.inputs(together) if together else None
-        if inputs is None:
-            parts = self._drawn_apart(decodes, prompts)
-        else:
-            before = [row.part(row.start, row.stop - row.emits) for row in prompts]
-            if before := [row for row in before if row.stop > row.start]:
-                self._run(before)
-            parts = self.decodes.decode(inputs, together)
+        inputs = self.capturable.inputs(together) if together else None
+        if inputs is not None:
+            others = [
+                row.part(row.start, row.stop - 1) if _draws_last(row) else row for row in others
+            ]
+        elif decodes:
+            together = decodes
+            inputs = self.capturable.inputs(decodes)
+            assert inputs is not None  # what was emitted is ids
+        parts = self._from_states([row for row in others if row.stop > row.start])
+        if inputs is not None:
+            parts += self.decodes.decode(inputs, together)
         return InFlight(partial(_in_order, parts, batch.draws), [part.copy for part in parts])
 
-    def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
-        """Sample for decodes, then for prompts."""
+    def _from_states(self, rows: Seq[Row]) -> list[Part]:
+        """Run rows, and draw from the states of their positions."""
         assert self.decodes is not None
-        assert self.recordable is not None
-        parts: list[Part] = []
-        if decodes:
-            inputs = self.recordable.inputs(decodes)
-            assert inputs is not None  # what was emitted is ids
-            parts += self.decodes.decode(inputs, decodes)
-        hidden = self._run(prompts)
-        ready = [row for row in prompts if row.emits]
-        if ready:
-            hidden = self.ops.take(hidden, self.ops.array(places_drawn(prompts)))
-            parts += self.decodes.draw(hidden, ready)
-        return parts
+        if not rows:
+            return []
+        hidden, places = self._run(rows), places_drawn(rows)
+        if not len(places):
+            return []
+        return self.decodes.draw(
+            self.ops.take(hidden, self.ops.array(places)), StepBatch(tuple(rows)).draws
+        )
 
     def _run(self, rows: Seq[Row]) -> Tensor:
         """Return hidden states of the rows' positions, (positions, width)."""
@@ -225,93 +225,92 @@ class Graphs:
         return self.codec.vocode(chunks, rows)
 
 
-def _in_order(parts: Seq[Part], emitting: Seq[Row]) -> tuple[list[list[int]], dict[int, Logprobs]]:
-    """Wait for the entries of all parts, and sort them by row; see `Graphs.launch`."""
-    entries: dict[int, list[int]] = {}
-    likely: dict[int, float | list[float]] = {}
+def _draws_last(row: Row) -> bool:
+    """Return whether a row draws one entry, from its last position."""
+    return len(row.drawn) == 1 and row.drawn[0] == row.stop - 1
+
+
+def _in_order(parts: Seq[Part], draws: Seq[Row]) -> DrawnEntries:
+    """Wait for the entries of all parts, and sort them as `StepBatch.draws`."""
+    entries: dict[tuple[int, int], list[int]] = {}
+    likely: dict[tuple[int, int], float | list[float]] = {}
     for rows, copy in parts:
-        keys = [row.key for row in rows]
+        keys = list(map(_entry_of, rows))
         drawn, *logprobs = copy.wait()
         entries.update(zip(keys, drawn.tolist(), strict=True))
         for found in logprobs:
             likely.update(zip(keys, found.tolist(), strict=True))
-    asking = ((n, row) for n, row in enumerate(emitting) if row.request.logprobs)
+    asking = ((n, row) for n, row in enumerate(draws) if row.request.logprobs)
     return (
-        [entries[row.key] for row in emitting],
-        {n: logprobs_of(row.request, likely[row.key]) for n, row in asking},
+        [entries[entry] for entry in map(_entry_of, draws)],
+        {n: logprobs_of(row.request, likely[_entry_of(row)]) for n, row in asking},
     )
 
 
 def _encoders(
-    model: Model, ops: TorchOps, config: EngineConfig, recorder: GraphRecorder
+    model: Model, ops: TorchOps, config: EngineConfig, capturer: GraphCapturer
 ) -> EncoderGraphs | None:
     if not isinstance(model, EncodesPadded) or not model.padded_encoders:
         return None
     most = config.max_step_encodes
-    encoders = EncoderGraphs(model.padded_encoders, recorder, most, ops.device, ops.dtype)
-    if recorder.records:
+    encoders = EncoderGraphs(model.padded_encoders, capturer, most, ops.device, ops.dtype)
+    if capturer.captures:
         encoders.warm_up()
     return encoders
 
 
 def _decodes(
-    model: RecordableModel,
+    model: CapturableModel,
     kv: PagedKV,
     suppressed: Seq[Suppressed | None],
     ops: TorchOps,
     config: EngineConfig,
-    recorder: GraphRecorder,
-) -> DecodeGraphs | TrackedDecodeGraphs:
-    most = config.max_running
-    decodes: DecodeGraphs | TrackedDecodeGraphs
-    if len(model.tracks) > 1:
-        assert isinstance(model, RecordableTracks)
-        decodes = TrackedDecodeGraphs(model, model, kv, recorder, most, suppressed)
-    else:
-        # torch would gather as many keys as a sequence can come to have
-        most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
-        decodes = DecodeGraphs(model, kv, recorder, most, suppressed[0], most_keys)
-    if recorder.records:
+    capturer: GraphCapturer,
+) -> DecodeGraphs:
+    # torch would gather as many keys as a sequence can come to have
+    most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
+    decodes = DecodeGraphs(model, kv, capturer, config.max_running, suppressed, most_keys)
+    if capturer.captures:
         decodes.warm_up()
     return decodes
 
 
 def _prompts(
-    model: RecordableModel,
+    model: CapturableModel,
     kv: PagedKV,
     ops: TorchOps,
     config: EngineConfig,
-    recorder: GraphRecorder,
+    capturer: GraphCapturer,
 ) -> PromptGraphs | None:
     if ops.attends_with != "triton":
         return None
-    prompts = PromptGraphs(model, kv, recorder, config.max_running)
-    if recorder.records:
+    prompts = PromptGraphs(model, kv, capturer, config.max_running)
+    if capturer.captures:
         prompts.warm_up()
     return prompts
 
 
 def _codec(
-    model: Model, arena: StateArena, config: EngineConfig, recorder: GraphRecorder
+    model: Model, arena: StateArena, config: EngineConfig, capturer: GraphCapturer
 ) -> CodecGraphs | None:
     frames = frame_track(model.tracks)
     if frames is None:
         return None
     most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
-    codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
-    if recorder.records:
+    codec = CodecGraphs(track, arena, capturer, most, config.chunk_ramp, arena.device)
+    if capturer.captures:
         with arena.side_stream():
             codec.warm_up()
     return codec
 
 
-def _recordable(model: Model, kv: PagedKV, attends_with: str) -> RecordableModel | None:
-    """Return the model if its decode steps can be recorded, else None.
+def _capturable(model: Model, kv: PagedKV, attends_with: str) -> CapturableModel | None:
+    """Return the model if its decode steps can be captured, else None.
 
     Not supported are attention windows, and several tracks with attention in torch.
     """
     plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
     repeats = not model.tracks[0].in_prompt
     if len(model.tracks) > 1:
-        repeats = isinstance(model, RecordableTracks) and attends_with == "triton"
-    return model if plain and repeats and isinstance(model, Recordable) else None
+        repeats = isinstance(model, CapturableTracks) and attends_with == "triton"
+    return model if plain and repeats and isinstance(model, Capturable) else None

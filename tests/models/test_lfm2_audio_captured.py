@@ -1,4 +1,4 @@
-"""LFM2-Audio's encoder and codecs as the runner records them: fixed shapes, no value read."""
+"""LFM2-Audio's encoder and codecs as the runner captures them: fixed shapes, no value read."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Steps that CUDA captures once and repeats."""

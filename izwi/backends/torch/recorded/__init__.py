@@ -1,1 +1,0 @@
-"""Steps that CUDA records once and repeats."""
