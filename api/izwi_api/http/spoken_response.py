@@ -20,7 +20,7 @@ from izwi_api.services.chat.cascade import AudioPiece
 Text = TypeVar("Text")
 Text_co = TypeVar("Text_co", covariant=True)
 Text_contra = TypeVar("Text_contra", contravariant=True)
-Keep = Callable[[], Awaitable[int | None]]
+StoreAnswer = Callable[[], Awaitable[int | None]]
 
 
 class StreamFields(Protocol):
@@ -90,14 +90,14 @@ class Spoken(Generic[Text]):
         answer: The answer, not yet read.
         completion: Its JSON.
         audio_format: One of `izwi.audio.encode.FORMATS`; None sends no audio.
-        keep: Called when the answer is complete. Stores it under its id, and returns the expiry in
-            seconds since 1970; None if there is nothing to store.
+        store_answer: Called when the answer is complete. Stores it under its id, and returns the
+            expiry in seconds since 1970; None if there is nothing to store.
     """
 
     answer: SpokenPieces[Text]
     completion: Completion[Text]
     audio_format: str | None
-    keep: Keep
+    store_answer: StoreAnswer
 
     def encoder(self) -> StreamEncoder | None:
         """Return the encoder of its audio, if it is sent."""
@@ -134,7 +134,7 @@ async def _opened_events(
 
 
 async def _whole(spoken: Spoken[Text]) -> dict[str, Any]:
-    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+    answer, completion, store_answer = spoken.answer, spoken.completion, spoken.store_answer
     encoder = spoken.encoder()
     file, num_samples = bytearray(), 0
     async with aclosing(answer.pieces()) as pieces:
@@ -143,13 +143,13 @@ async def _whole(spoken: Spoken[Text]) -> dict[str, Any]:
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     if encoder is None:
-        return completion.full(b"", await keep())
+        return completion.full(b"", await store_answer())
     file += encoder.finish()
-    return completion.full(with_length(bytes(file), num_samples), await keep())
+    return completion.full(with_length(bytes(file), num_samples), await store_answer())
 
 
 async def _events(spoken: Spoken[Text], body: StreamFields) -> AsyncGenerator[bytes]:
-    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+    answer, completion, store_answer = spoken.answer, spoken.completion, spoken.store_answer
     encoder = spoken.encoder()
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
@@ -174,7 +174,7 @@ async def _events(spoken: Spoken[Text], body: StreamFields) -> AsyncGenerator[by
         yield sent(completion.first_chunk() | blank)
     if encoder is not None and (data := encoder.finish()):
         yield sent(completion.audio_chunk(data) | blank)
-    if (expires_at := await keep()) is not None:
+    if (expires_at := await store_answer()) is not None:
         yield sent(completion.expiry_chunk(expires_at) | blank)
     yield sent(completion.last_chunk() | blank)
     if includes_usage(body.stream_options):

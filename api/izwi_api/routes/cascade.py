@@ -48,11 +48,13 @@ async def speak_answer(services: Services, body: ChatBody) -> Response:
         async with await open_spoken_answer(model, ask, speaks, stops=body.stop) as spoken:
             completion = CascadeCompletion(body.model, kept.new_id(), spoken, turns.num_heard)
 
-            async def keep() -> int | None:
+            async def store_answer() -> int | None:
                 if not (text := spoken.answer.content):
                     return None
-                return (await kept.keep(key_name(), body.model, text, completion.audio_id))[1]
+                return (await kept.store_answer(key_name(), body.model, text, completion.audio_id))[
+                    1
+                ]
 
-            yield Spoken(spoken, completion, audio_format, keep)
+            yield Spoken(spoken, completion, audio_format, store_answer)
 
     return await spoken_response(body, opened())

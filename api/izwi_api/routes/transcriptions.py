@@ -108,7 +108,7 @@ async def _opened(
     upload: Upload,
 ) -> AsyncGenerator[Transcription]:
     """Decode a file in its turn and start its transcription; both end with the context."""
-    content = form.take("file")
+    content = form.pop_file("file")
     limits, spool = services.settings.upload_limits, services.decoder.spool
     await upload.wait_for_turn()
     with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:

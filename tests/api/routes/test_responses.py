@@ -201,7 +201,7 @@ async def test_responses_are_kept_for_an_hour_in_bounded_memory():
     kept = StoredResponses(StoredItems(max_bytes=1000, clock=lambda: now[0]))
     message = (ChatMessage(Role.USER, "x" * 300),)
     for name in "abcd":
-        await kept.keep("", name, message)
+        await kept.store_response("", name, message)
         now[0] += 1
     assert await kept.messages("", "c") == await kept.messages("", "d") == message
     with pytest.raises(InvalidRequest):  # there was no room

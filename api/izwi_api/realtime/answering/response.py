@@ -310,7 +310,7 @@ class Response:
         with_audio = self.setting.wire is not None
         content = Content("output_audio" if with_audio else "output_text")
         content.is_complete = not with_audio
-        content.characters_per_s = self.setting.rates.of(self.setting.voice) * self.setting.speed
+        content.characters_per_s = self.setting.rates.rate(self.setting.voice) * self.setting.speed
         self.message = Item("message", role="assistant", status="in_progress")
         output = self._begin_output(self.message)
         self.message.content.append(content)

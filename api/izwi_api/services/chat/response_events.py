@@ -47,7 +47,7 @@ class ResponseWriter:
             "metadata": body.metadata or {},
         }
 
-    def begin(self) -> Iterator[Event]:
+    def start_response(self) -> Iterator[Event]:
         """Return the events for the start of the response."""
         yield self._event("response.created", response=dict(self.response))
         yield self._event("response.in_progress", response=dict(self.response))
