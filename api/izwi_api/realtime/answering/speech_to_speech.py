@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from izwi.engine_client.protocol import Abortable
 from izwi.inputs.chat import Role
-from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
+from izwi.inputs.conversation import AnswerContent, AnswerLog, AudioContent, SpokenTurn
 from izwi_api.realtime.protocol.items import Content, Item
 from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
@@ -39,7 +39,7 @@ class LiveConversation(Abortable):
         return self.answer.num_frames
 
     @property
-    def entries(self) -> Answer:
+    def entries(self) -> AnswerLog:
         """Return the log entries generated so far: text tokens and frames."""
         return self.answer.entries
 
@@ -88,7 +88,7 @@ def _part(part: Content) -> str | AudioContent | AnswerContent | None:
     return part.played_text or None
 
 
-def played_entries(part: Content) -> Answer:
+def played_entries(part: Content) -> AnswerLog:
     """Return the entries of an answer up to the last frame that was played at least partly."""
     if part.played_ms is None:
         return part.entries

@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import uuid4
 
-from izwi.engine_client.protocol import Abortable
-from izwi.engine_client.protocol import Answer as EngineAnswer
+from izwi.engine_client.protocol import Abortable, Answer
 from izwi.errors import Overloaded
 from izwi.inputs.chat import AnswerReader, AnswerText
-from izwi.inputs.conversation import Answer, ConversationInput, size_of
+from izwi.inputs.conversation import AnswerLog, ConversationInput, size_of
 from izwi.model.frontend import ConversationFrontend
 from izwi.request.request import Reason, Request
 from izwi_api.services.chat.cascade import AudioPiece
@@ -37,7 +36,7 @@ class ConversationAnswer(Abortable):
     def __init__(
         self,
         request: Request,
-        answer: EngineAnswer,
+        answer: Answer,
         reader: AnswerReader,
         sample_rate: int,
         charge: Charge,
@@ -51,7 +50,7 @@ class ConversationAnswer(Abortable):
         self._answer, self._reader, self._charge = answer, reader, charge
 
     @property
-    def entries(self) -> Answer:
+    def entries(self) -> AnswerLog:
         """The entries so far."""
         return tuple(self._entries)
 
