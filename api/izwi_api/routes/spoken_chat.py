@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from starlette.responses import Response
 
 from izwi.audio.resample import resampling_of
-from izwi.inputs.chat import AnswerText
 from izwi.inputs.conversation import AnswerContent, ConversationInput
 from izwi.model.frontend import ConversationFrontend
 from izwi_api.http.spoken_response import Spoken, spoken_response
@@ -45,7 +44,7 @@ async def _opened(
     model: ServedModel[ConversationFrontend],
     body: ChatBody,
     ask: ConversationInput,
-) -> AsyncGenerator[Spoken[AnswerText]]:
+) -> AsyncGenerator[Spoken]:
     async with await open_conversation(model, ask) as answer:
         completion = SpokenCompletion(body.model, kept.new_id(), answer, speaks=body.speaks)
 

@@ -19,7 +19,7 @@ from izwi.model.frontend import SpeechFrontend
 from izwi_api.realtime.answering.context_window import answer_room, open_within
 from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.answering.response import ResponseSetting
-from izwi_api.realtime.answering.speech_to_speech import LiveConversation, spoken_turns
+from izwi_api.realtime.answering.speech_to_speech import spoken_turns
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
 from izwi_api.realtime.protocol.client_events import ResponseOptions
 from izwi_api.realtime.protocol.formats import WireFormat
@@ -103,9 +103,7 @@ class ResponseMaker:
             max_new_tokens=setting.max_tokens,
             instructions=settings.instructions,
         )
-        model = self._services.registry.conversation(settings.model)
-        answer, frontend = await open_conversation(model, ask), model.frontend
-        return LiveConversation(answer, frontend.frame_samples * 1000 / frontend.sample_rate)
+        return await open_conversation(self._services.registry.conversation(settings.model), ask)
 
     async def _open_cascade(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
