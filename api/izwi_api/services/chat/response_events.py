@@ -39,7 +39,7 @@ class ResponseWriter:
             "store": body.store is not False,
             "temperature": body.temperature,
             "text": {"format": {"type": "text"}} | text,
-            "tool_choice": body.model_dump()["tool_choice"] or "auto",
+            "tool_choice": body.model_dump(include={"tool_choice"})["tool_choice"] or "auto",
             "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": body.top_p,
             "truncation": body.truncation or "disabled",
