@@ -109,7 +109,7 @@ class LLGuidance:
         pairs = [(matcher, row) for row, matcher in enumerate(matchers)]
         fill_next_token_bitmask_par(self._executor, pairs, mask)
 
-    def take(self, matcher: Any, token: int) -> bool:
+    def accept_token(self, matcher: Any, token: int) -> bool:
         """Accept a token; return whether it was allowed."""
         return bool(matcher.consume_token(token))
 
@@ -144,7 +144,7 @@ class XGrammar:
         for row, matcher in enumerate(matchers):
             matcher.fill_next_token_bitmask(words, row)
 
-    def take(self, matcher: Any, token: int) -> bool:
+    def accept_token(self, matcher: Any, token: int) -> bool:
         """Accept a token; return whether it was allowed."""
         return bool(matcher.accept_token(token))
 
@@ -167,7 +167,7 @@ def measure(library: Any, schema: dict[str, Any]) -> dict[str, float]:
         drawn = [int(chance.choice(np.flatnonzero(row))) if row.any() else EOS for row in bits]
         began = time.perf_counter()
         for row, token in enumerate(drawn):
-            if token == EOS or not library.take(matchers[row], token):
+            if token == EOS or not library.accept_token(matchers[row], token):
                 matchers[row] = library.copies(started)[0]
         steps.append(filled + time.perf_counter() - began)
     steps.sort()

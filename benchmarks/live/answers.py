@@ -129,7 +129,7 @@ class Client:
                 if not len(self._queue[0]):
                     self._queue.pop(0)
             audio = base64.b64encode(to_s16le(block)).decode()
-            await self.tell("input_audio_buffer.append", audio=audio)
+            await self.send_event("input_audio_buffer.append", audio=audio)
             if len(audible_blocks(block)):
                 self._last_audible_s = time.perf_counter()
                 self._first_audible_s = self._first_audible_s or self._last_audible_s
@@ -141,7 +141,7 @@ class Client:
             self._log.append((time.perf_counter(), json.loads(message)))
             self._news.set()
 
-    async def tell(self, kind: str, **fields: Any) -> None:
+    async def send_event(self, kind: str, **fields: Any) -> None:
         """Send an event."""
         await self._socket.send(json.dumps({"type": kind, **fields}))
 
@@ -180,7 +180,7 @@ class Client:
         for _ in range(5):
             self.forget()
             began_s = time.perf_counter()
-            await self.tell("session.update", session={"type": "realtime"})
+            await self.send_event("session.update", session={"type": "realtime"})
             times.append(await self.until("session.updated") - began_s)
             await asyncio.sleep(0.05)
         return 1e3 * float(np.median(times))
@@ -226,7 +226,7 @@ class Client:
     async def settle(self) -> None:
         """Wait for the answer to the interruption to begin, and cancel it."""
         await self.until("response.created")
-        await self.tell("response.cancel")
+        await self.send_event("response.cancel")
         await self.until("response.done")
         await asyncio.sleep(0.5)
 
@@ -255,7 +255,7 @@ async def session(
             audio["output"] = {"voice": voice}
         update = {"type": "realtime", "audio": audio, "max_output_tokens": 60}
         update["instructions"] = "Answer briefly."
-        await client.tell("session.update", session=update)
+        await client.send_event("session.update", session=update)
         await client.until("session.updated")
         yield client
         await client.close()

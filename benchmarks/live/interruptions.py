@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names")
     only = parser.parse_args().only
     heard: list[str] = []
-    tell = Dialogue._tell
+    tell = Dialogue._advance_turns
 
     def noting(self: Dialogue, event: Event) -> str | None:
         if isinstance(event, LiveTranscript):
@@ -62,7 +62,7 @@ def main() -> None:
 
     cuts = defaultdict(list)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
-        patch.setattr(Dialogue, "_tell", noting)
+        patch.setattr(Dialogue, "_advance_turns", noting)
         world = World(Path(home), patch)
         for path in sorted(SHORT.glob("*.opus")):
             if any(part in path.stem for part in only):

@@ -61,7 +61,7 @@ class Talker:
         self._noise = np.random.default_rng(seed)
         self._chance = random.Random(seed)
 
-    async def tell(self, kind: str, **fields: Any) -> None:
+    async def send_event(self, kind: str, **fields: Any) -> None:
         """Send an event."""
         await self._socket.send(json.dumps({"type": kind, **fields}))
 
@@ -82,7 +82,9 @@ class Talker:
         audio = (audio + _NOISE * self._noise.normal(size=len(audio))).astype(np.float32)
         for start in range(0, len(audio), RATE // 10):
             piece = to_s16le(audio[start : start + RATE // 10])
-            await self.tell("input_audio_buffer.append", audio=base64.b64encode(piece).decode())
+            await self.send_event(
+                "input_audio_buffer.append", audio=base64.b64encode(piece).decode()
+            )
 
     async def type(self) -> None:
         """Send a question as text."""
@@ -90,21 +92,21 @@ class Talker:
         text = text.format(self._chance.randint(2, 99), self._chance.randint(2, 99))
         content = [{"type": "input_text", "text": text}]
         item = {"type": "message", "role": "user", "content": content}
-        await self.tell("conversation.item.create", item=item)
-        await self.tell("response.create")
+        await self.send_event("conversation.item.create", item=item)
+        await self.send_event("response.create")
 
     async def exchange(self, question: Float32 | None, *, interrupts: bool) -> float:
         """Ask a question, typed if None; return the seconds of audio of its answer."""
         await (self.type() if question is None else self.say(question))
         events = await self.until("response.output_audio.delta", "response.done")
         if interrupts and events[-1]["type"] != "response.done":
-            await self.tell("response.cancel")
+            await self.send_event("response.cancel")
         if events[-1]["type"] != "response.done":
             events += await self.until("response.done")
         audio = [e for e in events if e["type"] == "response.output_audio.delta"]
         seconds = sum(len(e["delta"]) * 3 // 4 for e in audio) / 2 / RATE
         if audio and not interrupts:  # all of it was played
-            await self.tell(
+            await self.send_event(
                 "conversation.item.truncate",
                 item_id=audio[0]["item_id"],
                 content_index=0,
@@ -127,7 +129,7 @@ async def session(url: str, seed: int) -> AsyncIterator[Talker]:
             },
             "output": {"lead_ms": 0},
         }
-        await talker.tell("session.update", session={"type": "realtime", "audio": audio})
+        await talker.send_event("session.update", session={"type": "realtime", "audio": audio})
         await talker.until("session.updated")
         yield talker
 

@@ -92,9 +92,9 @@ class _FixedHearing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def take(self, step: Any, token_ids: Any) -> PartialTranscript:
+    def add_tokens(self, step: Any, token_ids: Any) -> PartialTranscript:
         """See `izwi.request.input_stream.TranscriptionStream`."""
-        heard: PartialTranscript = self.real.take(step, token_ids)
+        heard: PartialTranscript = self.real.add_tokens(step, token_ids)
         words = HEARD.split()
         if not heard.is_final:
             words = words[: int(3 * (heard.end_s - heard.start_s))]

@@ -105,7 +105,7 @@ async def calibrate(
         name,
         requests,
         [one.codes for one in alone],
-        Machine.of(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
+        Machine.from_steps(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
         SimulatedModel(
             frame_s, model.tracks[0].num_codebooks, worker.runner.num_pages, model.content_keys
         ),

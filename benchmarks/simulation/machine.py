@@ -41,7 +41,7 @@ class Machine:
     reach_s: float = 0.0
 
     @staticmethod
-    def of(steps: Sequence[Step], wake_s: float = 0.0, reach_s: float = 0.0) -> Machine:
+    def from_steps(steps: Sequence[Step], wake_s: float = 0.0, reach_s: float = 0.0) -> Machine:
         """Learn the prices and the variance from recorded steps."""
         compute = fit([(step.work, step.compute_s) for step in steps])
         host = fit([(step.work, step.whole_s - step.compute_s) for step in steps])

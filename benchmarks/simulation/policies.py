@@ -63,7 +63,7 @@ async def check(
         )
         await engine.stop()
         machine = known.machine
-        own = Machine.of(recorded.steps, machine.wake_s, machine.reach_s)
+        own = Machine.from_steps(recorded.steps, machine.wake_s, machine.reach_s)
         papers = {
             "": predict(known, machine, arrivals, measured, config),
             "_own_steps": predict(known, own, arrivals, measured, config),

@@ -68,7 +68,7 @@ class CodecEncoder:
             frame.time_base = Fraction(1, self._rate)
             self._num_samples += pcm.size
             self._mux(frame)
-        return self._sink.take()
+        return self._sink.pop_written()
 
     def finish(self) -> bytes:
         """Return the packets that the codec held and the container's end."""
@@ -77,7 +77,7 @@ class CodecEncoder:
             self.write(np.zeros(self._rate // 50, np.float32))
         self._mux(None)
         self._container.close()
-        return self._sink.take()
+        return self._sink.pop_written()
 
     def _mux(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):
@@ -94,7 +94,7 @@ class _Sink:
         self._bytes += piece
         return len(piece)
 
-    def take(self) -> bytes:
+    def pop_written(self) -> bytes:
         """Return what was written since the last call."""
         taken = bytes(self._bytes)
         self._bytes.clear()

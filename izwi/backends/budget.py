@@ -48,7 +48,7 @@ class MemoryBudget:
 def budget_of(config: EngineConfig, plan: MemoryPlan, name: str, num_shares: int) -> MemoryBudget:
     """Return a model's budget: its part of the plan, and an equal share of host memory and disk."""
     return MemoryBudget(
-        plan.of(name),
+        plan.share_of(name),
         plan.shared_bytes,
         page_bytes=config.host_bytes // num_shares // 2,
         state_bytes=config.host_bytes // num_shares // 2,

@@ -143,7 +143,7 @@ class MemoryPlan:
     workspace_bytes: int = 0
     reserve_bytes: int = 0
 
-    def of(self, name: str) -> ModelPlan:
+    def share_of(self, name: str) -> ModelPlan:
         """Return what a model gets."""
         return next(model for model in self.models if model.name == name)
 

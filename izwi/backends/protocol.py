@@ -142,7 +142,7 @@ class StepSampler(Protocol):
 class Sampling(Protocol):
     """Sampling of one model's entries."""
 
-    def of(self, draws: Seq[Row], track: int = 0) -> StepSampler:
+    def for_step(self, draws: Seq[Row], track: int = 0) -> StepSampler:
         """Prepare a step's draws on a track, one for each row: see `StepBatch.draws`."""
         ...
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.hub import DownloadProgress, Report, fetch, is_hub_id
-from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
+from izwi.errors import CheckpointError, ModelNotFound
 from izwi.model.capability import Capability
 from izwi.model.family import Family
 from izwi.model.frontend import (
@@ -21,6 +21,7 @@ from izwi.model.frontend import (
     Frontend,
     SpeechFrontend,
     TranscriptionFrontend,
+    check_capability,
 )
 from izwi.model.protocol import Model, ModelBackend
 
@@ -244,9 +245,7 @@ class Registry:
 
     def _able(self, name: str, capability: Capability) -> Frontend:
         model = self.model(name)
-        if capability not in model.capabilities:
-            able = ", ".join(model.capabilities)
-            raise InvalidRequest(f"model {name!r} does {able}, not {capability}", param="model")
+        check_capability(name, model, capability)
         return model
 
 

@@ -127,7 +127,7 @@ class AsyncEngine:
         done = self._thread.change(name, lambda: self._engine.remove(name))
         await asyncio.wrap_future(done)
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         """Pass chunks to their streams; called on the step thread."""
         for chunk in chunks:
             stream = self._streams.get(chunk.request_id)

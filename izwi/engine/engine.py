@@ -112,7 +112,7 @@ class Engine:
     def _worker(self, name: str, model: Model, plan: MemoryPlan) -> ModelWorker:
         budget = budget_of(self.config, plan, name, self._num_shares)
         config = self.config.with_streams(plan.num_streams)
-        return ModelWorker.of(model, self._backend, config, budget, self.clock, self._shares)
+        return ModelWorker.for_model(model, self._backend, config, budget, self.clock, self._shares)
 
     def remove(self, name: str) -> None:
         """Accept no new requests for a model; free its memory when the running ones have ended.
@@ -146,7 +146,7 @@ class Engine:
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
         sequence.drawing.grammar = worker.runner.grammars.constrain(request)
-        worker.begin(sequence, log)
+        worker.set_up_sequence(sequence, log)
         worker.scheduler.add(sequence)
         if log is not None and log.paused:
             worker.scheduler.pause(sequence, self.clock())
@@ -158,7 +158,7 @@ class Engine:
         if request_id not in self._live:
             return []
         worker, sequence = self._live.pop(request_id)
-        chunk = worker.finish(sequence, Reason.ABORTED)
+        chunk = worker.finish_request(sequence, Reason.ABORTED)
         self._let_go()
         return [chunk]
 

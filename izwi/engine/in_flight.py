@@ -52,7 +52,7 @@ class Launched:
     def size(self) -> StepWork:
         """Work that ends with the step; later audio is computed during the next one."""
         lengths = [stop - start for _, start, stop in self.rows]
-        return StepWork.of(lengths, len(self.work.encode), ())
+        return StepWork.from_rows(lengths, len(self.work.encode), ())
 
     @property
     def is_done(self) -> bool:

@@ -60,7 +60,7 @@ class ModelWorker:
         self._writes = runner.frame_s is None  # the model has text only
 
     @staticmethod
-    def of(
+    def for_model(
         model: Model,
         backend: Backend,
         config: EngineConfig,
@@ -245,20 +245,20 @@ class ModelWorker:
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
                 error = self.runner.as_error(failure)
-                chunks.append(self.finish(sequence, Reason.ERROR, error=error))
+                chunks.append(self.finish_request(sequence, Reason.ERROR, error=error))
             elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert status.reason is not None
-                chunks.append(self.finish(sequence, status.reason, pcm))
+                chunks.append(self.finish_request(sequence, status.reason, pcm))
             elif is_delivered or pcm is not None:
                 chunks.append(self._chunk(sequence, pcm))
         return chunks + self._check(now_s)
 
-    def begin(self, sequence: Sequence, log: Log | None) -> None:
+    def set_up_sequence(self, sequence: Sequence, log: Log | None) -> None:
         """Set up a new sequence, at the end of its log if another engine has begun it.
 
         If the log is complete, the last entry is drawn again and ends the sequence here.
         """
-        self.runner.begin(sequence)
+        self.runner.set_up_tracks(sequence)
         if log is None:
             return
         log.restore(sequence, None if self._writes else self.runner.codec)
@@ -268,7 +268,7 @@ class ModelWorker:
         if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
             sequence.audio.repeat(log.num_samples)
 
-    def finish(
+    def finish_request(
         self,
         sequence: Sequence,
         reason: Reason,
@@ -278,7 +278,7 @@ class ModelWorker:
         """End a request, free its memory, and return its last chunk."""
         is_encoded = sequence.request.encode_only and reason is Reason.STOP
         encoded = tuple(map(self.runner.to_host, sequence.encoded)) if is_encoded else ()
-        self.scheduler.finish(sequence, reason)
+        self.scheduler.finish_request(sequence, reason)
         if sequence.drawing.grammar is not None:
             sequence.drawing.grammar.cancel()
         return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
@@ -349,7 +349,7 @@ class ModelWorker:
             seconds += self._clock() - began_s
         work = results.work
         lengths = [row.stop - row.start for row in work.forward]
-        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
+        ran = StepWork.from_rows(lengths, len(work.encode), [frames for _, frames in due])
         if self.runner.num_compiled == results.num_compiled:  # otherwise the time is not typical
             self.scheduler.cost.add(ran, seconds)
         return vocoded
@@ -385,14 +385,14 @@ class ModelWorker:
         late = f"could not be scheduled within {self._config.max_wait_s:g} s (queue full)"
         error = Overloaded(f"{late}; retry later")
         self.scheduler.counts.refused += len(refused)
-        return [self.finish(s, Reason.ERROR, error=error) for s in refused]
+        return [self.finish_request(s, Reason.ERROR, error=error) for s in refused]
 
     def _chunk(self, sequence: Sequence, pcm: Float32 | None, **rest: Any) -> Chunk:
         """Return entries not yet delivered: frames come with their audio, text at once."""
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
         sequence.output.num_delivered = len(sequence.emitted)
-        tracks = sequence.tracks.of
+        tracks = sequence.tracks.of_entries
         if tracks is not None:  # otherwise all are of one width
             width = self._nothing.shape[1]
             new = [ids + (-1,) * (width - len(ids)) for ids in new]

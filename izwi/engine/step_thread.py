@@ -46,7 +46,7 @@ class Observer(Protocol):
 class ChunkSink(Protocol):
     """Receives the engine's output on the step thread; must be quick and must not raise."""
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         """Take the output of a step, in order; the last chunk of a request has a reason."""
         ...
 
@@ -106,7 +106,7 @@ class SteppingThread:
 
     def stop(self) -> None:
         """Stop after the step in flight, and wait for it; live requests end with EngineStopped."""
-        self.tell(self._halt)
+        self.enqueue(self._halt)
         self._thread.join()
 
     def submit(self, requests: Sequence[Request]) -> bool:
@@ -114,27 +114,27 @@ class SteppingThread:
 
         A refusal by the queue is the last chunk of each.
         """
-        return self.alive and self.tell(lambda: self.take_in(requests))
+        return self.alive and self.enqueue(lambda: self.take_in(requests))
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step."""
-        self.tell(lambda: self.end(request_id))
+        self.enqueue(lambda: self.end(request_id))
 
     def pause(self, request_id: str) -> None:
         """Pause a request before the next step."""
-        self.tell(lambda: self._engine.pause(request_id))
+        self.enqueue(lambda: self._engine.pause(request_id))
 
     def resume(self, request_id: str) -> None:
         """Resume a paused request with the next sample or token."""
-        self.tell(lambda: self._engine.resume(request_id))
+        self.enqueue(lambda: self._engine.resume(request_id))
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; see `Engine.write`."""
-        self.tell(lambda: self.write_to(request_id, text_ids, closed))
+        self.enqueue(lambda: self.write_to(request_id, text_ids, closed))
 
     def set_backpressure(self, request_id: str, backpressured: bool) -> None:
         """Turn backpressure on or off for a request."""
-        self.tell(lambda: self._engine.set_backpressure(request_id, backpressured))
+        self.enqueue(lambda: self._engine.set_backpressure(request_id, backpressured))
 
     def change(self, name: str, change: Callable[[], None]) -> Future[None]:
         """Add or remove a model on the thread; the future completes when that has taken effect.
@@ -156,12 +156,12 @@ class SteppingThread:
             else:
                 self._changes.append((name, done))
 
-        if not self.alive or not self.tell(command):
+        if not self.alive or not self.enqueue(command):
             self._asked.discard(done)
             raise EngineStopped("the engine has stopped")
         return done
 
-    def tell(self, command: Callable[[], None]) -> bool:
+    def enqueue(self, command: Callable[[], None]) -> bool:
         """Queue a command; False if the thread accepts no more."""
         with self._wake:
             if not self._closed:
@@ -303,7 +303,7 @@ class SteppingThread:
             if chunk.reason is not None:
                 self._live.discard(chunk.request_id)
         if chunks:
-            self._sink.take(chunks)
+            self._sink.deliver(chunks)
 
     def _observed(self, tell: Callable[[Seen], None], what: Seen) -> None:
         """Call the observer; after a failure (a full disk, for example) it is not called again."""

@@ -46,7 +46,7 @@ class FairClock:
         """Callers that have work."""
         return len(self._counts)
 
-    def begin(self, caller: str) -> None:
+    def add_work(self, caller: str) -> None:
         """Count one more piece of work of a caller."""
         if caller in self._counts:
             self._counts[caller] += 1
@@ -55,7 +55,7 @@ class FairClock:
         self._counts[caller] = 1
         self._times[caller] = max(self._idle.pop(caller, floor), floor)
 
-    def end(self, caller: str) -> None:
+    def remove_work(self, caller: str) -> None:
         """Count one piece of work less."""
         self._counts[caller] -= 1
         if self._counts[caller]:
@@ -125,11 +125,11 @@ class FairQueue(Generic[T]):
 
     def put(self, caller: str, work: float, piece: T) -> None:
         """Queue a piece of work."""
-        self._clock.begin(caller)
+        self._clock.add_work(caller)
         self._tickets += 1
         self._lines.setdefault(caller, deque()).append((self._tickets, work, piece))
 
-    def take(self) -> T:
+    def pop(self) -> T:
         """Return the next piece of work. Raises IndexError if there is none."""
         if not self._lines:
             raise IndexError("the queue is empty")
@@ -139,7 +139,7 @@ class FairQueue(Generic[T]):
             caller = min(lines, key=lambda name: (clock.time(name), lines[name][0][0]))
         _, work, piece = lines[caller].popleft()
         clock.charge(caller, work)
-        clock.end(caller)
+        clock.remove_work(caller)
         if not lines[caller]:
             del lines[caller]
         return piece

@@ -60,7 +60,7 @@ class FairThreads(ThreadPoolExecutor):
             with self._lock:
                 if not self._waiting:
                     break
-                future, _ = self._waiting.take()
+                future, _ = self._waiting.pop()
             future.cancel()
         if wait:
             super().shutdown(wait=True)
@@ -69,7 +69,7 @@ class FairThreads(ThreadPoolExecutor):
         with self._lock:
             if not self._waiting:
                 return
-            future, call = self._waiting.take()
+            future, call = self._waiting.pop()
         if not future.set_running_or_notify_cancel():
             return
         try:

@@ -8,7 +8,7 @@ from izwi.arrays import Float32
 from izwi.inputs.chat import Role
 
 # The log of an answer: one entry of ids each.
-Answer = tuple[tuple[int, ...], ...]
+AnswerLog = tuple[tuple[int, ...], ...]
 
 
 class AudioContent(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
@@ -29,7 +29,7 @@ class AnswerContent(Struct, frozen=True, tag_field="kind", tag="said"):
             conversation so far is found in the prefix cache.
     """
 
-    entries: Answer
+    entries: AnswerLog
 
 
 class SpokenTurn(Struct, frozen=True, eq=False):

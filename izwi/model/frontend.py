@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.arrays import Samples
+from izwi.errors import InvalidRequest
 from izwi.inputs.chat import AnswerReader, ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
@@ -46,6 +47,13 @@ class AudioEntries:
 
     track: int = 0
     silent_ids: frozenset[int] = frozenset()
+
+
+def check_capability(name: str, frontend: Frontend, capability: Capability) -> None:
+    """Check that a model can do something. Raises InvalidRequest, with what it can do instead."""
+    if capability not in frontend.capabilities:
+        able = ", ".join(frontend.capabilities)
+        raise InvalidRequest(f"model {name!r} does {able}, not {capability}", param="model")
 
 
 class SpeechFrontend(Frontend, Protocol):

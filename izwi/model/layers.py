@@ -75,7 +75,7 @@ class KVSpec:
     conv: ConvSpec | None = None
 
     @staticmethod
-    def of(layers: Sequence[CacheSpec]) -> KVSpec:
+    def from_layers(layers: Sequence[CacheSpec]) -> KVSpec:
         """Gather the layers of a model.
 
         Raises:

@@ -74,7 +74,7 @@ class Model(Protocol):
 class ChoosesTracks(Protocol):
     """A model with several tracks. Both methods are pure functions."""
 
-    def begin(self, request: Request) -> TrackProgress:
+    def initial_progress(self, request: Request) -> TrackProgress:
         """Return the state before the first entry of a request's log."""
         ...
 

@@ -37,7 +37,7 @@ class ModelSizes:
     weights: tuple[TensorShapes, ...] = ()
 
     @staticmethod
-    def of(model: Model) -> ModelSizes:
+    def from_model(model: Model) -> ModelSizes:
         """Return the sizes of a loaded model, without its weights."""
         tracks = model.tracks
         frames = frame_track(tracks)

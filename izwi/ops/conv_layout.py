@@ -32,7 +32,7 @@ class TrailerColumns:
     width: int
     zeros: int
 
-    def of(self, positions: Int64, pages: Int64) -> Int64:
+    def lookup(self, positions: Int64, pages: Int64) -> Int64:
         """Return the column of each position in the given pages; `zeros` before position 0."""
         found = pages * self.width + positions % self.page_size % self.width
         columns: Int64 = np.where(positions < 0, self.zeros, found)
@@ -85,14 +85,14 @@ def lay_out_conv(
     page_of = _pages_of(tables, size)
     back = np.arange(1, width)
     rows, before = np.arange(len(spans))[:, None], starts[:, None] - back
-    history = columns.of(before, page_of(rows, before))  # (rows, width - 1)
+    history = columns.lookup(before, page_of(rows, before))  # (rows, width - 1)
     own = places[:, None] - back  # (positions, width - 1), place in the packed array
     beyond = back - (positions - starts[row_of])[:, None]  # positions before the row's first
     kept = row_of[:, None] * (width - 1) + beyond - 1
     sources = np.where(beyond > 0, kept, history.size + own)
     last = np.minimum(stops[row_of], (positions // size + 1) * size)
     written = np.flatnonzero(positions >= last - width)
-    at = columns.of(positions, page_of(row_of, positions))[written]
+    at = columns.lookup(positions, page_of(row_of, positions))[written]
     return ConvLayout(history.ravel(), sources.T, written, at)
 
 

@@ -56,7 +56,7 @@ class Prepared(Struct, frozen=True, omit_defaults=True):
     stop_ids: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, request: Request) -> Prepared:
+    def from_request(cls, request: Request) -> Prepared:
         """Return the values of a request."""
         names = (name for name in cls.__struct_fields__ if name != "num_positions")
         rest = {name: getattr(request, name) for name in names}

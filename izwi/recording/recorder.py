@@ -90,7 +90,7 @@ class _OpenRecord:
     num_samples: int = 0
     pcm_hash: Any = field(default_factory=hashlib.sha256)
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         self.entries += entries_of(chunk)
         if chunk.pcm is not None and chunk.pcm.size:
             self.num_samples += chunk.pcm.size
@@ -145,15 +145,15 @@ class RequestRecorder:
         if request.open_input and not (isinstance(ask, SpeechInput) and ask.turn_ids):
             return
         if isinstance(ask, kinds):
-            self._tell(request)
+            self._enqueue(request)
 
     def written(self, request_id: str, text_ids: Sequence[int]) -> None:
         """Add text ids to a request."""
-        self._tell(_Written(request_id, tuple(text_ids)))
+        self._enqueue(_Written(request_id, tuple(text_ids)))
 
     def chunk(self, chunk: Chunk) -> None:
         """Add output to a request; its last chunk writes the line."""
-        self._tell(chunk)
+        self._enqueue(chunk)
 
     def close(self) -> None:
         """Write ended requests, and close the file. Call it when the engine has stopped."""
@@ -162,7 +162,7 @@ class RequestRecorder:
         self._thread.join(_CLOSE_S)
         self._stopped = True
 
-    def _tell(self, item: Request | _Written | Chunk) -> None:
+    def _enqueue(self, item: Request | _Written | Chunk) -> None:
         if self._stopped:
             return
         try:
@@ -181,13 +181,13 @@ class RequestRecorder:
                 if failed:  # what was in flight is let go
                     continue
                 try:
-                    self._take(item)
+                    self._process_item(item)
                 except Exception as error:  # a trace is never worth a request
                     failed = True
                     self._open.clear()
                     self._stop(error)
 
-    def _take(self, item: Request | _Written | Chunk) -> None:
+    def _process_item(self, item: Request | _Written | Chunk) -> None:
         if isinstance(item, Request):
             self._open[item.request_id] = _OpenRecord(item)
             return
@@ -197,7 +197,7 @@ class RequestRecorder:
         if isinstance(item, _Written):
             record.written += item.text_ids
             return
-        record.take(item)
+        record.add_chunk(item)
         if item.reason is not None:
             del self._open[item.request_id]
             if item.reason is not Reason.ERROR:
@@ -210,7 +210,7 @@ class RequestRecorder:
             "model": request.model,
             "fingerprint": self._models.fingerprint(request.model),
             "platform": self._platform,
-            "request": Prepared.of(request),
+            "request": Prepared.from_request(request),
             "entries": tuple(record.entries),
             "reason": reason,
         }

@@ -53,7 +53,7 @@ def replay(
     Returns:
         At most one difference for each line, in order.
     """
-    runs = [_Run.of(number, line, models) for number, line in enumerate(lines, start=1)]
+    runs = [_Run.from_line(number, line, models) for number, line in enumerate(lines, start=1)]
     for group in [[run] for run in runs] if alone else [runs]:
         _run_all(engine, group)
     differences = [run.difference(models) for run in runs]
@@ -73,7 +73,7 @@ class _Run:
     reason: Reason | None = None
 
     @classmethod
-    def of(cls, number: int, line: Line, models: Models) -> _Run:
+    def from_line(cls, number: int, line: Line, models: Models) -> _Run:
         """Prepare a line; what cannot be run has a failure and no request."""
         run = cls(number, line)
         try:
@@ -96,7 +96,7 @@ class _Run:
         """Note why it is not the same; the first reason stays."""
         self.failure = self.failure or Difference(self.number, self.line.model, what, message)
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         """Add what left the engine."""
         self.entries += entries_of(chunk)
         if chunk.pcm is not None:
@@ -122,7 +122,7 @@ class _Run:
     def _compare(self, models: Models) -> None:
         line, entries = self.line, self.entries
         assert self.request is not None
-        now = msgspec.structs.asdict(Prepared.of(self.request))
+        now = msgspec.structs.asdict(Prepared.from_request(self.request))
         for name, value in msgspec.structs.asdict(line.request).items():
             if now[name] != value:
                 self.fail("request", f"{name}: {value} recorded, {now[name]} now")
@@ -196,7 +196,7 @@ def _run_all(engine: Engine, runs: Iterable[_Run]) -> None:
                     engine.write(run.request.request_id, run.line.written, True)
         for chunk in engine.step():
             run = live[chunk.request_id]
-            run.take(chunk)
+            run.add_chunk(chunk)
             if run.is_done:
                 if chunk.reason is None:
                     engine.abort(chunk.request_id)

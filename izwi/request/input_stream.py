@@ -111,7 +111,7 @@ class TranscriptionStream(Protocol):
         """Return the next decoding, or None; it may take milliseconds."""
         ...
 
-    def take(self, step: Any, token_ids: Sequence[int]) -> PartialTranscript:
+    def add_tokens(self, step: Any, token_ids: Sequence[int]) -> PartialTranscript:
         """Add the ids that the model emitted for the last step; return the transcript."""
         ...
 

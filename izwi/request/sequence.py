@@ -153,7 +153,7 @@ class Drawing:
     limit: int | None = None
 
     @classmethod
-    def of(cls, request: Request) -> Drawing:
+    def from_request(cls, request: Request) -> Drawing:
         """Read from a request, once, what every step needs."""
         adjusts = any(map(request.adjusts, range(1 + len(request.other_tracks))))
         return cls(request.reads_log, adjusts)
@@ -205,7 +205,7 @@ class Sequence:
         # read for every row in every step
         self.num_prompt = self.request.prompt.num_positions
         self.output_positions = self.request.output_positions
-        self.drawing = Drawing.of(self.request)
+        self.drawing = Drawing.from_request(self.request)
 
     @property
     def emits_nothing(self) -> bool:

@@ -32,7 +32,7 @@ class Tracks(Protocol):
     """The tracks of one sequence's known entries."""
 
     @property
-    def of(self) -> list[int] | None:
+    def of_entries(self) -> list[int] | None:
         """Track of each known entry, in a list that only grows; None if there is one track."""
         ...
 
@@ -79,7 +79,7 @@ class Tracks(Protocol):
 class OneTrack:
     """The tracks of a model that has one: nothing to record. Implements `Tracks`."""
 
-    of = None
+    of_entries = None
     progress = TrackProgress(0)
     ends_with_text = False
 
@@ -119,7 +119,7 @@ class TrackLog:
         frame_track: The track whose entries become audio, or None.
         silent_ids: First ids of entries of that track that give no audio.
         end_frame: Added after the last frame, if the codec's audio lags; otherwise None.
-        of: Track of each known entry.
+        of_entries: Track of each known entry.
         known_frames: Known entries that become audio, and the end frame.
     """
 
@@ -127,7 +127,7 @@ class TrackLog:
     frame_track: int | None
     silent_ids: frozenset[int] = frozenset()
     end_frame: Entry | None = None
-    of: list[int] = field(default_factory=list)
+    of_entries: list[int] = field(default_factory=list)
     known_frames: list[Entry] = field(default_factory=list)
 
     def frames(self, entries: list[Entry]) -> list[Entry]:  # noqa: ARG002
@@ -145,7 +145,7 @@ class TrackLog:
     @property
     def ends_with_text(self) -> bool:
         """Whether the last entry is not a frame, so that it is delivered without audio."""
-        return self.of[-1] != self.frame_track
+        return self.of_entries[-1] != self.frame_track
 
     def stops(self, ids: Entry, request: Request) -> bool:
         """Return whether the next entry is a stop id of its track."""
@@ -155,7 +155,7 @@ class TrackLog:
         """Record an entry of track `progress.track`; return whether another one follows it."""
         track = self.progress.track
         after = following(request, self.progress, ids)
-        self.of.append(track)
+        self.of_entries.append(track)
         if track == self.frame_track and ids[0] not in self.silent_ids:
             self.known_frames.append(ids)
         if after is not None:

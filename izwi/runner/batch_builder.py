@@ -55,7 +55,7 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
         source.is_open,
         tuple(sequence.encoded) if start < num_prompt else (),
         sequence.arrival,
-        tracks.of,
+        tracks.of_entries,
         sequence.kv.pages,
         num_entries,
         drawn,

@@ -37,7 +37,7 @@ def draw_by_track(
     entries: list[list[int]] = [[] for _ in draws]
     logprobs: dict[int, Logprobs] = {}
     for track, members in sorted(groups.items()):
-        sampler = sampling.of([draws[n] for n in members], track)
+        sampler = sampling.for_step([draws[n] for n in members], track)
         states = ops.take(hidden, ops.array(places[members]))
         drawn = ops.numpy(model.draw(states, sampler.pick, track)).tolist()
         for place, ids in zip(members, drawn, strict=True):

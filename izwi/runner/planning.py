@@ -88,7 +88,8 @@ def needs_of(
         name,
         weight_bytes,
         row_bytes(sizes, backend.itemsize),
-        copies * backend.page_bytes(KVSpec.of(sizes.layers), config.page_size, config.kv_dtype),
+        copies
+        * backend.page_bytes(KVSpec.from_layers(sizes.layers), config.page_size, config.kv_dtype),
         config.page_size,
         min(typical_positions(sizes), sizes.max_positions),
         sizes.max_positions,
@@ -109,7 +110,7 @@ def plan_models(
         DoesNotFit: The device has no room.
     """
     num_shares = max(config.max_models, len(models))
-    sizes = {name: ModelSizes.of(model) for name, model in models.items()}
+    sizes = {name: ModelSizes.from_model(model) for name, model in models.items()}
 
     def planned(config: EngineConfig, graphs: Callable[[str], GraphBytes]) -> MemoryPlan:
         needs = [

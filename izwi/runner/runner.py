@@ -76,7 +76,7 @@ class Runner:
         if len(model.tracks) > 1 and self._chooses_tracks is None:
             raise ValueError("a model with several tracks must implement ChoosesTracks")
         self._sampling = backend.sampling(model.tracks)
-        size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
+        size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.from_layers(model.layers)
         self.budget = budget
         self.page_bytes = backend.page_bytes(spec, size, kv_dtype)
         useful = config.max_running * pages_for(model.max_positions, size)
@@ -132,10 +132,10 @@ class Runner:
         assert self._codec is not None
         return self._codec
 
-    def begin(self, sequence: Sequence) -> None:
+    def set_up_tracks(self, sequence: Sequence) -> None:
         """Set up the tracks of a new sequence, if the model has several."""
         if self._chooses_tracks is not None:
-            progress = self._chooses_tracks.begin(sequence.request)
+            progress = self._chooses_tracks.initial_progress(sequence.request)
             sequence.tracks = begun_tracks(self._model.tracks, progress)
 
     def following(
@@ -248,7 +248,7 @@ class Runner:
         if not draws:  # chunks of prompts: nothing to sample
             self._model.run(self._model.embed(batch.rows), context)
             return [], {}
-        sampler = self._sampling.of(draws)
+        sampler = self._sampling.for_step(draws)
         drawn = step(self._model, self._ops, batch, context, sampler.pick)
         return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
@@ -265,9 +265,11 @@ class Runner:
             Wait for all of them before the next call.
         """
         with self._arena.side_stream():
-            return in_place(self._codec, pieces, self._begin(pieces))
+            return in_place(self._codec, pieces, self._launch_vocoding(pieces))
 
-    def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
+    def _launch_vocoding(
+        self, pieces: Seq[tuple[Sequence, int]]
+    ) -> list[PendingAudio | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
             return self._each_stream(self._vocode_captured, pieces)

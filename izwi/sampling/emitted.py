@@ -26,7 +26,7 @@ class SamplerState:
         self._counts: dict[int, int] = {}
 
     @staticmethod
-    def of(draw: Row, track: int = 0) -> SamplerState:
+    def for_draw(draw: Row, track: int = 0) -> SamplerState:
         """Return the state of a draw's log for one track; create it if needed."""
         state: SamplerState | None = draw.memo.get(track)
         if state is None:
@@ -72,7 +72,7 @@ def adjusted_rows(draws: Sequence[Row], track: int) -> list[int]:
 
 def seen_ids(draw: Row, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
     """Return (vocabulary,) bool: ids that a request has emitted in codebook 0."""
-    return SamplerState.of(draw, track).seen(draw, vocabulary)
+    return SamplerState.for_draw(draw, track).seen(draw, vocabulary)
 
 
 def is_greedy(params: SamplingParams) -> bool:

@@ -25,7 +25,7 @@ class StepNoise:
         self._draws = draws
         self._blocks: dict[int, npt.NDArray[np.float64]] = {}
 
-    def of(self, codebook: int) -> npt.NDArray[np.float64]:
+    def uniform(self, codebook: int) -> npt.NDArray[np.float64]:
         """Return uniform numbers in [0, 1), (rows,)."""
         first = codebook - codebook % _BLOCK
         if first not in self._blocks:

@@ -141,7 +141,7 @@ class LimitedProcess:
         """Whether its last answer was read to the end, and it may do another job."""
         return self._is_idle and not 0 < self._kind.max_jobs <= self._num_jobs
 
-    def begin(self, job: LimitedJob) -> float:
+    def start_job(self, job: LimitedJob) -> float:
         """Send a job, wait until the process begins it, and return when it must be done.
 
         Returns:
@@ -282,7 +282,7 @@ class LimitedPool:
         self.end_idle()
 
     def _run_once(self, job: LimitedJob, read: Callable[[Frames], T], call: Call) -> T:
-        process, until_s = self._begin(job, call)
+        process, until_s = self._start_job(job, call)
         try:
             return read(process.frames(job, until_s))
         except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -298,14 +298,14 @@ class LimitedPool:
         finally:
             self._release(process, call)
 
-    def _begin(self, job: LimitedJob, call: Call) -> tuple[LimitedProcess, float]:
+    def _start_job(self, job: LimitedJob, call: Call) -> tuple[LimitedProcess, float]:
         """Send a job to a process; skip processes that ended while they were idle."""
         num_starts = 0
         while True:
             process, is_new = self._acquire(call)
             num_starts += is_new
             try:
-                return process, process.begin(job)
+                return process, process.start_job(job)
             except (OSError, EOFError) as error:
                 self._discard(process, call)
                 if call.has_left:

@@ -81,7 +81,7 @@ class GrammarCheck:
         if outcome is None:
             async with self._turn(grammar):  # the same schema often comes many times at once
                 outcome = self._look_up(grammar) or await self._compile(grammar)
-                self._keep(grammar, outcome)
+                self._cache_outcome(grammar, outcome)
         return _checked(grammar, outcome)
 
     def check_now(self, grammar: Grammar) -> Grammar:
@@ -93,7 +93,7 @@ class GrammarCheck:
                 outcome = _Outcome(message, is_slow=True)
             except JobStopped as error:
                 outcome = _too_expensive(grammar, error)
-            self._keep(grammar, outcome)
+            self._cache_outcome(grammar, outcome)
         return _checked(grammar, outcome)
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class GrammarCheck:
                 self._known.move_to_end(digest)
             return self._known.get(digest)
 
-    def _keep(self, grammar: Grammar, outcome: _Outcome) -> None:
+    def _cache_outcome(self, grammar: Grammar, outcome: _Outcome) -> None:
         with self._lock:
             self._known[_digest(grammar)] = outcome
             if len(self._known) > _MAX_KNOWN:

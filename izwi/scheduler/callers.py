@@ -62,11 +62,11 @@ class DeviceShares:
         """Whether callers contend, or did not long ago."""
         return self._steps_since < _REMEMBERED_STEPS
 
-    def begin(self, caller: str) -> None:
+    def add_request(self, caller: str) -> None:
         """Count one more request that may run."""
         self._live[caller] += 1
 
-    def end(self, caller: str) -> None:
+    def remove_request(self, caller: str) -> None:
         """Count one request less."""
         self._live[caller] -= 1
         if not self._live[caller]:
@@ -154,13 +154,13 @@ class ModelShares:
         """Count a sequence that may run."""
         if sequence.arrival not in self._counted:
             self._counted[sequence.arrival] = sequence.request.caller
-            self._device.begin(sequence.request.caller)
+            self._device.add_request(sequence.request.caller)
 
     def leave(self, sequence: Sequence) -> None:
         """Stop counting a sequence that has ended, or is paused by its caller."""
         caller = self._counted.pop(sequence.arrival, None)
         if caller is not None:
-            self._device.end(caller)
+            self._device.remove_request(caller)
 
     def mark(
         self, running: list[View], waiting: list[View], budgets: Budgets
@@ -226,7 +226,7 @@ def seconds_of(plan: Plan, excess: Collection[int], cost: StepCost) -> tuple[flo
     """
     rows = [stop - start for key, start, stop in plan.forward if key in excess]
     encodes = sum([count for key, count in plan.encode if key in excess])
-    work = StepWork.of(rows, encodes, ())
+    work = StepWork.from_rows(rows, encodes, ())
     shared_s = cost.base_s if rows and len(rows) < len(plan.forward) else 0.0  # others pay it
     excess_s = cost.seconds(work) - shared_s
     return cost.seconds(plan.work) - excess_s, excess_s

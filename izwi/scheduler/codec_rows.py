@@ -52,7 +52,7 @@ class CodecRows:
         """Rows that a stream can get."""
         return self._states.num_free + len(self._idle)
 
-    def take(self, sequence: Sequence) -> bool:
+    def assign_row(self, sequence: Sequence) -> bool:
         """Give a stream a row; True if its state must be rebuilt from the log."""
         if sequence.audio.state_row is not None:
             self._idle.pop(sequence.arrival, None)

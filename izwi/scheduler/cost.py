@@ -45,7 +45,7 @@ class StepWork(NamedTuple):
     vocode_frames: int = 0
 
     @staticmethod
-    def of(lengths: Sequence[int], encodes: int, chunks: Sequence[int]) -> StepWork:
+    def from_rows(lengths: Sequence[int], encodes: int, chunks: Sequence[int]) -> StepWork:
         """Count a step.
 
         Args:
@@ -102,7 +102,7 @@ def fit(samples: Iterable[tuple[StepWork, float]]) -> StepCost:
 
     Robust: a tenth of the steps may be wrong by any factor. Prices without a sample are 0.
     """
-    rows = [_Row.of(work, seconds) for work, seconds in samples]
+    rows = [_Row.from_step(work, seconds) for work, seconds in samples]
     return StepCost(*_fit(rows, [0.0] * len(_PRICES), rounds=8, sweeps=500))
 
 
@@ -128,7 +128,7 @@ class OnlineCost:
         """Learn from a step that ran. Steps without work are ignored."""
         if not any(work):
             return
-        row = _Row.of(work, seconds)
+        row = _Row.from_step(work, seconds)
         self._num_steps += 1
         changed = self._set_aside(row, self.cost.seconds(work))
         if changed is None:
@@ -180,7 +180,7 @@ class _Row(NamedTuple):
     seconds: float
 
     @staticmethod
-    def of(work: StepWork, seconds: float) -> _Row:
+    def from_step(work: StepWork, seconds: float) -> _Row:
         forward = bool(work.decode_rows or work.prefill_tokens)
         counts = enumerate((forward, *work, bool(work.prefill_tokens), bool(work.encodes)))
         return _Row(tuple((place, float(count)) for place, count in counts if count), seconds)

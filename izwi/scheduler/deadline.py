@@ -100,7 +100,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     builder = StepBuilder(running, budgets, worth=slack_order)
     if budgets.excess_s == inf:
         favoured = _build(builder, running, waiting, running, budgets)
-        return builder.finish(lambda view: (view.key != favoured, *slack_order(view)))
+        return builder.build_plan(lambda view: (view.key != favoured, *slack_order(view)))
     for view in running:
         if view.urgency.excess and not is_decode(view):
             builder.set_aside(view)
@@ -108,7 +108,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     new = [view for view in waiting if not view.urgency.excess]
     favoured = _build(builder, own, new, running, budgets)
     _fill_excess(builder, running, waiting, budgets)
-    return builder.finish(lambda view: (view.key != favoured, *slack_order(view)))
+    return builder.build_plan(lambda view: (view.key != favoured, *slack_order(view)))
 
 
 def _build(
@@ -122,7 +122,7 @@ def _build(
 
     Returns the key of the background sequence whose vocoder work goes first, or None.
     """
-    crowd = _Crowd.of(running, waiting, budgets)
+    crowd = _Crowd.from_views(running, waiting, budgets)
     near = _any_near(crowd.ahead) or _any_near(crowd.patient)
     alone = not (crowd.urgent or crowd.pressing or near)
     limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
@@ -142,7 +142,7 @@ def _build(
         if builder.take_row(view) and not view.urgency.started:
             hurry_s = min(hurry_s, view.urgency.slack_s)
     for view in crowd.urgent:  # the decodes are already in the step
-        if builder.take(view, patience_s, least_tokens):
+        if builder.take_share(view, patience_s, least_tokens):
             least_tokens = 0
             hurry_s = hurry_s if view.urgency.started else min(hurry_s, view.urgency.slack_s)
     favoured = _take_idle(builder, crowd.background)
@@ -180,7 +180,7 @@ def _fill_excess(
     least_tokens = LEAST_CHUNK_TOKENS if budgets.excess_s > 0.0 else 0
     excess = sorted([view for view in running if view.urgency.excess], key=slack_order)
     for view in excess:
-        if not is_decode(view) and builder.take(view, limit_s, least_tokens):
+        if not is_decode(view) and builder.take_share(view, limit_s, least_tokens):
             least_tokens = 0
     for view in sorted([view for view in waiting if view.urgency.excess], key=_rank):
         if not builder.admit(view, stuck_of(running), limit_s, least_tokens):
@@ -216,7 +216,7 @@ class _Crowd(NamedTuple):
     least_slack_s: float
 
     @staticmethod
-    def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
+    def from_views(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
         """Classify and sort the views."""
         crowd = _Crowd([], [], [], [], [], [], [], [], inf)
         urgent, ahead, background, prompts = crowd[:4]
@@ -277,7 +277,7 @@ def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
     """Run the longest-idle background sequence if it is overdue; return its key."""
     idle = [view for view in background if view.urgency.idle_steps >= BACKGROUND_STEPS]
     for view in sorted(idle, key=lambda view: (-view.urgency.idle_steps, view.key)):
-        if builder.take(view, least_tokens=LEAST_CHUNK_TOKENS):
+        if builder.take_share(view, least_tokens=LEAST_CHUNK_TOKENS):
             return view.key
     return None
 
@@ -297,7 +297,7 @@ class _Limits(NamedTuple):
     pages_are_short: bool
     codec_overlaps: bool
 
-    def of(self, view: View) -> float:
+    def limit_s(self, view: View) -> float:
         """Return the predicted seconds that a step with this view may take."""
         return self.near_s if view.urgency.slack_s < FAR_S else self.far_s
 
@@ -330,18 +330,18 @@ def _fill(
     for view in due:
         # a stream that has not ended may be waiting for text, so its audio is not delayed
         if not (waits and view.progress.ended):
-            builder.take_vocoding(view, inf if builder.is_empty else limits.of(view))
+            builder.take_vocoding(view, inf if builder.is_empty else limits.limit_s(view))
     if limits.pages_are_short:
         _take_rows(builder, rows, limits, with_audio=overlaps and not waits)
     prompts = {view.key for view in crowd.prompts}
     for others, new_requests in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in others if prompts else ():
             if view.key in prompts:
-                builder.take(view, limits.of(view), least_tokens(), with_audio=False)
+                builder.take_share(view, limits.limit_s(view), least_tokens(), with_audio=False)
         for view in new_requests:
             if blocked:
                 break
-            limit_s = limits.of(view)
+            limit_s = limits.limit_s(view)
             blocked = not builder.admit(
                 view, stuck_of(running), limit_s, least_tokens(), with_audio=False
             )
@@ -356,7 +356,7 @@ def _take_rows(
     # always run two rows: a single one does not show the cost of another
     num_free = LEAST_ROWS if builder.is_empty else 0
     for view in rows:
-        limit_s = limits.of(view)
+        limit_s = limits.limit_s(view)
         if builder.take_row(view, inf if num_free else limit_s, with_audio=with_audio):
             num_free = max(0, num_free - 1)
         elif builder.seconds >= limit_s:

@@ -31,7 +31,7 @@ def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets
     """
     builder = StepBuilder(running, budgets, worth=rank_fcfs)
     _fill(builder, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
-    return builder.finish(vocode_order=rank_fcfs)
+    return builder.build_plan(vocode_order=rank_fcfs)
 
 
 def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
@@ -55,7 +55,7 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
 
     builder = StepBuilder(running, budgets, worth)
     _fill(builder, running, waiting, level, victims)
-    return builder.finish(vocode_order=rank_priority)
+    return builder.build_plan(vocode_order=rank_priority)
 
 
 def _fill(
@@ -74,7 +74,7 @@ def _fill(
     blocked = False
     for backpressured, _, kind, _, _, view in sorted(line):
         if kind < 2:
-            builder.take(view)
+            builder.take_share(view)
         elif not blocked:  # none overtakes one that has no room yet
             admitted = builder.admit(view, () if backpressured else victims(view))
             blocked = not admitted and not backpressured

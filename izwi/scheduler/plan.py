@@ -179,7 +179,7 @@ class Plan(NamedTuple):
     @property
     def work(self) -> StepWork:
         """The step as counts, for the cost model."""
-        return StepWork.of(
+        return StepWork.from_rows(
             [stop - start for _, start, stop in self.forward],
             sum([count for _, count in self.encode]),
             [frames for _, frames in self.vocode],

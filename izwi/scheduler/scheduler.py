@@ -142,7 +142,7 @@ class Scheduler:
             self._waiting.add(sequence)
         self.counts.resumed += 1
 
-    def finish(self, sequence: Sequence, reason: Reason) -> None:
+    def finish_request(self, sequence: Sequence, reason: Reason) -> None:
         """Remove a sequence and free all its memory."""
         self._paused.pop(sequence.arrival, None)
         sequence.status.ended = True  # so that nothing is kept for resuming it
@@ -367,7 +367,7 @@ class Scheduler:
                 self._in_flight.start(sequence, kv.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
-        return sequence if self._rows.take(sequence) else None
+        return sequence if self._rows.assign_row(sequence) else None
 
     def _take_out(self, sequence: Sequence) -> None:
         """Remove a sequence from the queues; its computed pages can still be found."""

@@ -80,7 +80,7 @@ class StepBuilder:
         self._reserved: dict[int, int] = {}  # pages that prompts in flight still need
         self._num_reserved = 0
 
-    def finish(self, vocode_order: Rank) -> Plan:
+    def build_plan(self, vocode_order: Rank) -> Plan:
         """Limit the due chunks to the codec's budget, in the order of `vocode_order`."""
         due = self._due
         if len(due) > self._budgets.vocodes:
@@ -110,7 +110,7 @@ class StepBuilder:
         if computing and not progress.encode_only and not progress.ended:
             self._reserve(view.key, self._pages_short(view, progress.num_positions + 1))
 
-    def take(
+    def take_share(
         self, view: View, limit_s: float = inf, least_tokens: int = 0, with_audio: bool = True
     ) -> bool:
         """Plan a running sequence's share: encodes, a row, and the audio that the row makes due.

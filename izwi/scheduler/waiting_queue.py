@@ -50,13 +50,13 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence at the place given by the order and its arrival."""
         self._sequences[sequence.arrival] = sequence
-        self.callers.begin(sequence.request.caller)
+        self.callers.add_work(sequence.request.caller)
         insort(self._lines[sequence.request.streams], self._place(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence; do nothing if it does not wait."""
         if self._sequences.pop(sequence.arrival, None) is not None:
-            self.callers.end(sequence.request.caller)
+            self.callers.remove_work(sequence.request.caller)
             line = self._lines[sequence.request.streams]
             del line[bisect_left(line, self._place(sequence))]
 

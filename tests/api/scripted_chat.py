@@ -69,6 +69,10 @@ class ScriptedRegistry:
     def __getattr__(self, name):
         return getattr(self.registry, name)
 
+    def model(self, name):
+        found = self.registry.model(name)
+        return self.scripted if found is self.scripted.model else found
+
     def chat(self, name):
         self.registry.chat(name)
         return self.scripted

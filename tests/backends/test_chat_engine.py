@@ -61,7 +61,7 @@ class Loop:
             self.got[request.request_id], self.logprobs[request.request_id] = [], []
             self.engine.submit(request)
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             assert chunk.error is None, chunk.error
             self.got[chunk.request_id] += chunk.entries.ravel().tolist()
@@ -69,7 +69,7 @@ class Loop:
                 self.logprobs[chunk.request_id] += np.asarray(chunk.logprobs).ravel().tolist()
 
     def step(self) -> None:
-        self.take(self.engine.step())
+        self.deliver(self.engine.step())
 
     def run(self, *requests: Request) -> dict[str, list[int]]:
         self.submit(*requests)
@@ -144,7 +144,7 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
         (frontend, model), kept = load_checkpoint(FAMILY, folder, made), []
         request = frontend.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
         sequence = Sequence(request, 0)
-        kv = made.paged_kv(KVSpec.of(model.layers), 12, PAGE, "auto")
+        kv = made.paged_kv(KVSpec.from_layers(model.layers), 12, PAGE, "auto")
         # what lies behind a sequence's end may be no number
         nans = np.full((12, made.page_bytes(kv.spec, PAGE, "auto") // 4), np.nan, np.float32)
         kv.write_pages(list(range(12)), nans.view(np.uint8))
@@ -216,7 +216,7 @@ def test_a_row_that_fails_fails_alone(folder, expected, backend, monkeypatch) ->
         for chunk in loop.engine.step():
             failed += [chunk.request_id] if chunk.error is not None else []
             if chunk.error is None:
-                loop.take([chunk])
+                loop.deliver([chunk])
     assert failed == ["2"]
     assert {n: loop.got[n] for n in "013"} == {n: expected[n] for n in "013"}
 
@@ -234,16 +234,16 @@ def test_half_precision_answers_too(folder, backend) -> None:
         for request in asks(frontend):
             engine.submit(request)
             while not at_once and engine.has_work:
-                _take(engine, got)
+                _add_step(engine, got)
         while engine.has_work:
-            _take(engine, got)
+            _add_step(engine, got)
         answers.append(got)
     assert sum(map(len, answers[0].values())) > 60
     if backend == "mlx" and "cpu" in made.library:  # elsewhere products round by their batch
         assert answers[0] == answers[1]
 
 
-def _take(engine: Engine, got: dict[str, list[int]]) -> None:
+def _add_step(engine: Engine, got: dict[str, list[int]]) -> None:
     for chunk in engine.step():
         assert chunk.error is None
         got.setdefault(chunk.request_id, []).extend(chunk.entries.ravel().tolist())

@@ -96,7 +96,7 @@ def test_an_abort_and_a_pause_drop_what_is_in_flight() -> None:
     for _ in range(7):
         world.step()
     assert all(sequence.pending.entries for _, sequence in world.engine._live.values())
-    world.take(world.engine.abort("a"))
+    world.deliver(world.engine.abort("a"))
     world.engine.pause("b")
     world.submit(endless("d", 7, frames=24))  # takes their pages while the step is in flight
     for _ in range(4):
@@ -163,7 +163,7 @@ def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> 
     from izwi.backends.mlx import launched
 
     speech, _ = toys(AHEAD)
-    begin, ids_of, names, failed = launched._begin, speech.inputs, [], 0
+    begin, ids_of, names, failed = launched._start_evaluation, speech.inputs, [], 0
     world, requests = two_in_flight()
 
     def inputs(rows: Any) -> Any:
@@ -179,7 +179,7 @@ def test_a_draw_that_cannot_be_evaluated_fails_its_own_row_alone(fails: str) -> 
 
     with (
         patch.object(speech, "inputs", inputs),
-        patch.object(launched, "_begin", without_memory),
+        patch.object(launched, "_start_evaluation", without_memory),
     ):
         world.run()
     assert failed == (1 if fails == "once" else 3), "launched, with others, and alone"

@@ -62,7 +62,7 @@ def test_parts_never_exceed_what_is_free_and_every_stream_has_pages(
     assert own + plan.shared_bytes <= memory.free_bytes
     assert 1 <= plan.num_streams <= streams
     for model in models:
-        pages = plan.of(model.name).page_bytes // model.page_bytes
+        pages = plan.share_of(model.name).page_bytes // model.page_bytes
         least, most = model.least_pages(plan.num_streams), model.most_pages(plan.num_streams)
         assert least <= pages <= most
 
@@ -86,7 +86,7 @@ def test_a_larger_card_has_at_least_as_many_streams_and_pages(gib: float, more: 
 
 def test_pages_go_to_models_by_need_not_in_equal_shares() -> None:
     plan = plan_memory(device(60), TRIO, EngineConfig(), loaded=True)
-    tts, asr, chat = (plan.of(model.name).page_bytes for model in TRIO)
+    tts, asr, chat = (plan.share_of(model.name).page_bytes for model in TRIO)
     assert tts == pytest.approx(asr, rel=0.01)
     assert 3.5 * asr < chat <= 4.01 * asr
 
@@ -94,8 +94,8 @@ def test_pages_go_to_models_by_need_not_in_equal_shares() -> None:
 def test_memory_that_one_model_cannot_use_goes_to_others() -> None:
     short = ModelNeeds("short", 0, 0, PAGE, 16, 192, 192, GraphBytes(), 64)
     plan = plan_memory(device(40), (short, needs("long")), EngineConfig(), loaded=True)
-    assert plan.of("short").page_bytes == 64 * 12 * PAGE
-    assert plan.of("long").page_bytes > 30 * GIB
+    assert plan.share_of("short").page_bytes == 64 * 12 * PAGE
+    assert plan.share_of("long").page_bytes > 30 * GIB
 
 
 def test_graphs_of_several_models_share_their_working_memory() -> None:

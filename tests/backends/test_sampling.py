@@ -58,7 +58,7 @@ def sequence(
 
 def drawn(backend: str, rows: list[tuple[Any, ...]], logits: np.ndarray, track: int) -> Any:
     made = backend_of(backend)
-    sampler = made.sampling(TRACKS).of(draws(sequence(*row) for row in rows), track)
+    sampler = made.sampling(TRACKS).for_step(draws(sequence(*row) for row in rows), track)
     ids = [
         made.ops.numpy(sampler.pick(made.ops.array(part), codebook)).tolist()
         for codebook, part in enumerate(logits)

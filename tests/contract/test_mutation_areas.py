@@ -40,7 +40,7 @@ def test_a_plan_and_its_results_travel(tmp_path: Path) -> None:
     plan = Plan.read(tmp_path / "plan.json")
     assert plan.drawn == {"x.py": [FAULT]}
     there = Results(tmp_path / "there.json")
-    there.keep("x.py", plan.ids["x.py"])
+    there.store_ids("x.py", plan.ids["x.py"])
     there.add(FAULT, "survived", 3)
     there.write()
     here = Results(tmp_path / "here.json")
@@ -49,7 +49,7 @@ def test_a_plan_and_its_results_travel(tmp_path: Path) -> None:
     assert [s["became"] for s in here.modules["x.py"]["survivors"]] == ["b = 3"]
     here.add(FAULT, "noticed", 4)  # a test was written
     assert here.modules["x.py"] == {"outcomes": {"i": "noticed"}, "survivors": [], "mutants": 2}
-    here.keep("x.py", ["j"])  # and the function changed
+    here.store_ids("x.py", ["j"])  # and the function changed
     assert here.modules["x.py"] == {"outcomes": {}, "survivors": [], "mutants": 1}
 
 

@@ -44,6 +44,12 @@ NAMES = {
     "Where", "Life", "Coming", "Answerer", "Told", "News", "NarrowWeight", "DescribedBackend",
     "told", "num_told", "held", "coming", "newcomers", "TraceRecorder", "read_trace", "sound",
 }  # fmt: skip
+# No method's whole name: it says of what, or has the field's term. numpy's `take` is one.
+BARE_VERBS = re.compile(r"^    (?:async )?def _?(take|begin|tell|keep|of)\b\(", re.MULTILINE)
+BARE_VERBS_LEFT_OUT = (
+    *("izwi/ops/core.py", "izwi/backends/torch/ops.py", "izwi/backends/mlx/ops.py"),
+    *("izwi/backends/torch/recorded/", "izwi/backends/torch/captured/"),
+)
 # In no comment, docstring, message or page.
 PROSE = re.compile(
     r"\b(doors?|newcomers?|under way|foretells?|foretold|crumbs|narrow weights?|comes again"
@@ -113,6 +119,18 @@ def test_identifiers() -> None:
         for token in tokens_of(path)
         if token.type == tokenize.NAME and forbidden(token.string)
     ]
+    assert not found
+
+
+def test_a_method_says_what_it_does_to_what() -> None:
+    places = [path for path in sources() if path.relative_to(ROOT).parts[0] in ("izwi", "api")]
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group(1)}"
+        for path in places
+        for match in BARE_VERBS.finditer(text_of(path))
+        if not str(path.relative_to(ROOT)).startswith(BARE_VERBS_LEFT_OUT)
+    ]
+    assert len(places) > 300
     assert not found
 
 

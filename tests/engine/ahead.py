@@ -84,13 +84,13 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
             assert sequence.pending.entries == 1
             sequence.emitted.append(drawn[id(self), sequence.arrival])
             if isinstance(sequence.tracks, TrackLog):
-                sequence.tracks.of.append(sequence.pending.tracks[0])
+                sequence.tracks.of_entries.append(sequence.pending.tracks[0])
             sequence.pending.entries = 0
         results = self.forward(rows)
         for sequence in unknown:
             sequence.emitted.pop()
             if isinstance(sequence.tracks, TrackLog):
-                sequence.tracks.of.pop()
+                sequence.tracks.of_entries.pop()
             sequence.pending.entries = 1
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, Drawn) and result.entries:

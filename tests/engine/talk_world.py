@@ -21,7 +21,7 @@ from tests.engine.world import STEP_S, Clock, check_nothing_is_lost, run_until_i
 
 TALK = ToyTalk()
 PAGE = 4
-PAGE_BYTES = bytes_per_page(KVSpec.of(TALK.layers), PAGE, torch.float32)
+PAGE_BYTES = bytes_per_page(KVSpec.from_layers(TALK.layers), PAGE, torch.float32)
 
 
 @cache
@@ -41,7 +41,7 @@ class Heard:
     reason: Reason | None = None
     error: BaseException | None = None
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         assert self.reason is None, "a chunk after the last one"
         tracks = [0] * len(chunk.entries) if chunk.tracks is None else chunk.tracks.tolist()
         entries = [tuple(i for i in ids if i >= 0) for ids in chunk.entries.tolist()]
@@ -84,7 +84,7 @@ class TalkWorld:
 
     def step(self) -> None:
         for chunk in self.engine.step():
-            self.heard[chunk.request_id].take(chunk)
+            self.heard[chunk.request_id].add_chunk(chunk)
         self.clock.now_s += STEP_S
 
     def run(self, limit: int = 4000) -> None:

@@ -73,7 +73,7 @@ def test_leaving_while_a_step_is_in_flight_ends_once() -> None:
             world.submit(replace(toy_request(name, 5, seed=4, frames=20), stop_ids=()))
         for _ in range(6):
             world.step()
-        world.take(world.engine.abort("a"))
+        world.deliver(world.engine.abort("a"))
         world.run()
     assert world.logs["a"].reason is Reason.ABORTED
     assert world.logs["b"].reason is Reason.LENGTH
@@ -87,7 +87,7 @@ def test_a_model_is_let_go_after_its_last_step() -> None:
         for _ in range(6):
             world.step()
         world.engine.remove("toy")
-        world.take(world.engine.abort("a"))
+        world.deliver(world.engine.abort("a"))
         assert world.engine.leaving == {"toy"}
         world.step()
         assert not world.engine.leaving

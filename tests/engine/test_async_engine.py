@@ -239,7 +239,7 @@ async def test_a_failing_command_fails_its_request_and_the_loop_continues() -> N
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    engine._thread.tell(broken)
+    engine._thread.enqueue(broken)
     assert (await asyncio.wait_for(read(stream), 60))[-1].reason is Reason.ERROR
     again = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 60)
     assert again[-1].reason in (Reason.STOP, Reason.LENGTH)

@@ -53,7 +53,7 @@ def test_aborting_and_pausing_while_audio_is_vocoded() -> None:
         world.submit(toy_request(name, 7, seed=4, frames=12))
     for _ in range(3):  # the second chunks are begun
         world.step()
-    world.take(world.engine.abort("b"))
+    world.deliver(world.engine.abort("b"))
     world.engine.pause("a")
     assert not world.engine.has_work
     world.engine.resume("a")

@@ -28,7 +28,7 @@ def in_recovery(engine: AsyncEngine) -> None:
 
 
 def in_publishing(engine: AsyncEngine) -> None:
-    engine.take = bug  # type: ignore[method-assign]
+    engine.deliver = bug  # type: ignore[method-assign]
 
 
 def in_settling(engine: AsyncEngine) -> None:
@@ -53,7 +53,7 @@ async def test_streams_end_and_nothing_more_is_taken(
     leaving = asyncio.ensure_future(engine.remove("toy"))
     for stream in streams:
         await anext(stream)
-    engine._thread.tell(lambda: breaks(engine))
+    engine._thread.enqueue(lambda: breaks(engine))
     for stream in streams:
         last = (await asyncio.wait_for(read(stream), 60))[-1]
         assert last.reason is Reason.ERROR
@@ -140,7 +140,7 @@ def test_the_thread_itself_refuses_the_second_alone() -> None:
     heard: list[Chunk] = []
 
     class Listener:
-        def take(self, chunks: list[Chunk]) -> None:
+        def deliver(self, chunks: list[Chunk]) -> None:
             heard.extend(chunks)
 
         def stepped(self) -> None: ...

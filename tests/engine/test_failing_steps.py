@@ -71,7 +71,7 @@ POINTS: tuple[tuple[object, str], ...] = (
     (Runner, "_remake"),
     (Scheduler, "schedule"),
     (Scheduler, "computed"),
-    (Scheduler, "finish"),
+    (Scheduler, "finish_request"),
     (Scheduler, "delivered"),
     (ModelWorker, "_append"),
     (ModelWorker, "_chunk"),
@@ -127,10 +127,10 @@ class Failing:
         )
         self.loop = VirtualLoop(self.world)
         self.chunks: dict[str, list[Chunk]] = {}
-        self.loop.take = self._take  # type: ignore[method-assign]
+        self.loop.deliver = self._deliver  # type: ignore[method-assign]
 
-    def _take(self, chunks: list[Chunk]) -> None:
-        VirtualLoop.take(self.loop, chunks)
+    def _deliver(self, chunks: list[Chunk]) -> None:
+        VirtualLoop.deliver(self.loop, chunks)
         for chunk in chunks:
             self.chunks.setdefault(chunk.request_id, []).append(chunk)
 

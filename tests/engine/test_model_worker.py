@@ -85,7 +85,7 @@ def test_audio_is_due_with_its_frames_unless_its_stream_has_failed() -> None:
     assert due(3) == []
     assert due(2, failed=True) == []
     assert due(3, failed=True) == []
-    worker.finish(sequence, Reason.ABORTED)
+    worker.finish_request(sequence, Reason.ABORTED)
     assert due(2) == []
 
 

@@ -53,7 +53,7 @@ def test_a_removed_model_refuses_requests_and_ends_with_its_last() -> None:
         world.engine.remove("toy")
     with pytest.raises(InvalidRequest, match="still loaded"):
         world.engine.add("toy", ToySpeech())
-    world.take(world.engine.abort("a"))
+    world.deliver(world.engine.abort("a"))
     assert world.logs["a"].reason is Reason.ABORTED
     assert set(world.engine.load) == {"text"}
 

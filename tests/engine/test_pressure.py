@@ -94,7 +94,7 @@ def live_through(world: World, crowd: list[Timeline], now: int, written: dict[st
             if age == at + duration:
                 world.engine.resume(name)
         if timeline.aborted == age:
-            world.take(world.engine.abort(name))
+            world.deliver(world.engine.abort(name))
         if timeline.pieces is not None and age < len(timeline.pieces):
             done = written.get(name, 0)
             written[name] = done + timeline.pieces[age]

@@ -43,7 +43,7 @@ def test_tracks_alternate_and_only_frames_become_audio() -> None:
     request = replace(talk_request("a", 9, SEED, 90), stop_ids=())
     heard = alone(request)
     assert len(heard.logged) == 90 or heard.reason is Reason.STOP
-    progress = TALK.begin(request)
+    progress = TALK.initial_progress(request)
     for track, ids in heard.logged:
         assert track == progress.track
         assert len(ids) == (1 if track == TEXT else 3)
@@ -90,7 +90,7 @@ def test_rows_of_both_tracks_run_in_one_step(ahead: bool, backend: str) -> None:
 
 def surprises_of(request: Request, logged: list[Logged]) -> list[int]:
     """Places of the entries that another track follows than was likely."""
-    surprises, progress = [], TALK.begin(request)
+    surprises, progress = [], TALK.initial_progress(request)
     for place, (_, ids) in enumerate(logged):
         likely, after = (TALK.following(request, progress, drawn) for drawn in (None, ids))
         if (likely and likely.track) != (after and after.track):

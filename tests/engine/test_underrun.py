@@ -53,7 +53,7 @@ def wait_s(world: World) -> float:
 def step(world: World, count: int = 1) -> None:
     """Run steps that take no time."""
     for _ in range(count):
-        world.take(world.engine.step())
+        world.deliver(world.engine.step())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -137,7 +137,7 @@ def test_captured_chunks_that_leave_early_keep_the_state() -> None:
             engine.submit(request)
             for number in range(200):
                 for chunk in engine.step():
-                    received.take(chunk)
+                    received.add_chunk(chunk)
                 clock.now_s += 0.1
                 if number == 100 and request.open_input:
                     assert received.chunks == [4, 1, 1, 1]

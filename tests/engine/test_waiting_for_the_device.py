@@ -152,7 +152,7 @@ def test_one_late_launch_and_audio_leave_time_for_new_requests(slow: str) -> Non
         world.submit(spoken("a", seed=1, frames=200))
         worker = world.engine._workers["toy"]
         for _ in range(80):
-            timed.world.take(world.engine.step())
+            timed.world.deliver(world.engine.step())
         method = getattr(Runner, slow)
 
         def late(runner: Runner, batch: Any) -> Any:
@@ -162,9 +162,9 @@ def test_one_late_launch_and_audio_leave_time_for_new_requests(slow: str) -> Non
         for _ in range(1 if slow == "launch" else 2):
             world.submit(toy_request(f"b{world.clock.now_s}", 5, seed=2, frames=2, audio=1))
             with patch.object(Runner, slow, late):
-                world.take(world.engine.step())
+                world.deliver(world.engine.step())
         for _ in range(3):
-            world.take(world.engine.step())
+            world.deliver(world.engine.step())
         assert worker.is_in_flight
         assert worker.spare_s > 0.0
 
@@ -195,7 +195,7 @@ def test_a_step_is_priced_by_all_that_it_waited_for(ahead: bool) -> None:
         patch.object(worker.scheduler.cost, "add", lambda *step: learnt.append(step)),
     ):
         for _ in range(25):
-            timed.world.take(timed.world.engine.step())
+            timed.world.deliver(timed.world.engine.step())
     encoding = [s for work, s in learnt if work.encodes]
     assert encoding == [pytest.approx(ENCODE_S + STEP_S, abs=0.0011)]
     vocoded = [s for work, s in learnt[5:] if work.vocode_calls and not work.encodes]

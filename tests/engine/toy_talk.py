@@ -109,7 +109,7 @@ class ToyTalk:
         self.tracks_drawn: list[set[int]] = []  # of each step
 
     # -- what follows ------------------------------------------------------------------------
-    def begin(self, request: Request) -> TrackProgress:
+    def initial_progress(self, request: Request) -> TrackProgress:
         return TrackProgress(TEXT, (NUM_TEXT, 0))
 
     def following(

@@ -67,7 +67,7 @@ class VirtualLoop:
         """Submit what has arrived by now."""
         while self._arrivals and self._arrivals[0][0] <= self.world.clock.now_s:
             _, request = self._arrivals.pop(0)
-            self.thread.tell(lambda request=request: self.thread.take_in([request]))  # type: ignore[misc]
+            self.thread.enqueue(lambda request=request: self.thread.take_in([request]))  # type: ignore[misc]
 
     def end(self) -> None:
         """Leave the loop."""
@@ -89,7 +89,7 @@ class VirtualLoop:
         return {name: self.ended_s[name] - at_s for name, at_s in arrived_s.items()}
 
     # -- the listener ------------------------------------------------------------------------
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             now_s = self.world.clock.now_s
             self.chunk_s.setdefault(chunk.request_id, []).append(now_s)

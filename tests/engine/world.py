@@ -51,7 +51,7 @@ class Log:
         self.reason: Reason | None = None
         self.error: BaseException | None = None
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         assert self.reason is None, "a chunk after the last one"
         self.entries += chunk.entries.tolist()
         if chunk.pcm is not None:
@@ -98,12 +98,12 @@ class World:
         self.logs[request.request_id] = Log()
         self.engine.submit(request)
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self.logs[chunk.request_id].take(chunk)
+            self.logs[chunk.request_id].add_chunk(chunk)
 
     def step(self) -> None:
-        self.take(self.engine.step())
+        self.deliver(self.engine.step())
         self.clock.now_s += STEP_S
 
     def run(self, limit: int = 4000) -> None:

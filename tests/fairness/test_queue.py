@@ -15,7 +15,7 @@ JOBS = st.lists(st.tuples(st.sampled_from("abcd"), WORK), max_size=60)
 
 
 def drained(queue):
-    return [queue.take() for _ in range(len(queue))]
+    return [queue.pop() for _ in range(len(queue))]
 
 
 @given(jobs=JOBS)
@@ -29,7 +29,7 @@ def test_the_work_of_one_caller_keeps_its_order_and_nothing_is_lost(jobs):
         own = [number for name, number in taken if name == caller]
         assert own == sorted(own)
     with pytest.raises(IndexError):
-        queue.take()
+        queue.pop()
 
 
 @given(heavy=st.lists(st.lists(WORK, min_size=1, max_size=40), min_size=1, max_size=4), work=WORK)
@@ -39,9 +39,9 @@ def test_a_light_caller_waits_for_one_piece_of_each_other_caller_at_most(heavy, 
         for piece in pieces:
             queue.put(f"heavy {name}", piece, f"heavy {name}")
     for _ in range(sum(map(len, heavy)) // 2):
-        queue.take()
+        queue.pop()
     queue.put("light", work, "light")
-    before = Counter(iter(queue.take, "light"))
+    before = Counter(iter(queue.pop, "light"))
     assert all(count <= 1 for count in before.values())
 
 
@@ -60,7 +60,7 @@ def test_callers_who_always_ask_get_equal_work(data, most):
     for _ in range(60):
         if data.draw(st.booleans()) and not queue.num_waiting("guest"):
             put("guest")
-        caller, size = queue.take()
+        caller, size = queue.pop()
         if caller != "guest":
             given_work[caller] += size
             put(caller)
@@ -73,7 +73,7 @@ def test_idle_time_gives_no_credit(idle, work):
     for number in range(idle + 20):
         queue.put("busy", work, ("busy", number))
     for _ in range(idle):
-        queue.take()
+        queue.pop()
     for number in range(10):
         queue.put("new", work, ("new", number))
     callers = [caller for caller, _ in drained(queue)]
@@ -85,28 +85,28 @@ def test_the_order_of_pieces_is_that_in_which_the_queue_gives_them(jobs):
     queue, clock = FairQueue(), FairClock()
     for place, (caller, work) in enumerate(jobs):
         queue.put(caller, work, place)
-        clock.begin(caller)
+        clock.add_work(caller)
     assert clock.order([(caller, float(work)) for caller, work in jobs]) == drained(queue)
 
 
 def test_a_caller_that_leaves_and_returns_keeps_what_it_was_given():
     clock = FairClock()
-    clock.begin("a")
-    clock.begin("b")
+    clock.add_work("a")
+    clock.add_work("b")
     clock.charge("a", 10.0)
-    clock.end("a")
-    clock.begin("a")
+    clock.remove_work("a")
+    clock.add_work("a")
     assert (clock.lead("a"), clock.lead("b")) == (10.0, 0.0)
     clock.charge("b", 30.0)
-    clock.end("a")
-    clock.begin("a")
+    clock.remove_work("a")
+    clock.add_work("a")
     assert clock.time("a") == clock.time("b") == 30.0  # its idle time gives no credit
 
 
 def test_the_lead_of_a_caller_is_bounded():
     clock = FairClock(max_lead=5.0)
-    clock.begin("stalled")
-    clock.begin("a")
+    clock.add_work("stalled")
+    clock.add_work("a")
     for _ in range(100):
         clock.charge("a", 2.0)
     assert clock.lead("a") <= 7.0
@@ -114,11 +114,11 @@ def test_the_lead_of_a_caller_is_bounded():
 
 def test_callers_that_left_are_forgotten():
     clock = FairClock()
-    clock.begin("stays")
+    clock.add_work("stays")
     for number in range(5000):
-        clock.begin(f"{number}")
+        clock.add_work(f"{number}")
         clock.charge(f"{number}", 1.0 + number)
-        clock.end(f"{number}")
+        clock.remove_work(f"{number}")
     assert len(clock._idle) <= 1024
     assert clock.num_callers == 1
 

@@ -64,7 +64,7 @@ def prepare(model: Checkpoint, samples: Any = None, **ask: Any) -> Any:
 
 def test_facts_for_the_engine(model):
     assert Capability.TRANSCRIBE in model.frontend.capabilities
-    assert KVSpec.of(model.model.layers) == KVSpec(
+    assert KVSpec.from_layers(model.model.layers) == KVSpec(
         num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6
     )
     assert model.model.tracks[0].num_codebooks == 1

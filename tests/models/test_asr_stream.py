@@ -87,7 +87,7 @@ def steps_of(
         if start + packet >= len(samples):
             stream.close()
         while (step := stream.next_step()) is not None:
-            done.append((step, stream.take(step, answers(step))))
+            done.append((step, stream.add_tokens(step, answers(step))))
     return done
 
 
@@ -460,7 +460,7 @@ def test_a_dropped_step_is_made_up_for_by_the_next(model):
     stream.close()
     last = stream.next_step()
     assert (last.start, last.stop, last.prefix) == (0, len(samples), "")
-    assert stream.take(last, speaker.answer(last)).text == speaker.text
+    assert stream.add_tokens(last, speaker.answer(last)).text == speaker.text
     assert stream.next_step() is None
 
 
@@ -479,7 +479,7 @@ def test_memory_is_that_of_one_segment(model):
     for _ in range(120):
         stream.write(packet)
         while (step := stream.next_step()) is not None:
-            stream.take(step, Words().encode("language English<asr_text>a"))
+            stream.add_tokens(step, Words().encode("language English<asr_text>a"))
         buffered = sum(piece.nbytes for piece in stream._pieces)
         sizes.append(buffered + stream._features._log_power.nbytes)
         assert len(stream._answers) <= SEGMENT_S / 2

@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, registry: Registry, host_bytes: int):
         self.registry, self.model = registry, registry.speech(MODEL)
-        kv = KVSpec.of(registry.models[MODEL].layers)
+        kv = KVSpec.from_layers(registry.models[MODEL].layers)
         position = 2 * kv.num_layers * kv.num_kv_heads * kv.head_dim * 4
         config = EngineConfig(kv_bytes=position * 48, max_running=1, host_bytes=host_bytes)
         self.now_s = 0.0

@@ -62,7 +62,7 @@ class Given:
         self.order = ""  # T, A or, where audio left, S
         self.reason: Reason | None = None
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         assert chunk.error is None, chunk.error
         rows = chunk.entries.tolist()
         new = [tuple(i for i in row if i >= 0) for row in rows]
@@ -89,7 +89,7 @@ def run(engine: Engine, requests: list[Request], delays: tuple[int, ...] = ()) -
             pause = 0
         pause += 1
         for chunk in engine.step():
-            given_[chunk.request_id].take(chunk)
+            given_[chunk.request_id].add_chunk(chunk)
         if not waiting and not engine.has_work:
             return given_
     raise AssertionError("the engine does not end")
@@ -214,7 +214,7 @@ def test_a_pause_changes_nothing(models, alone, paused_at):
         if n == paused_at + 6:
             engine.resume("talk")
         for chunk in engine.step():
-            given_[chunk.request_id].take(chunk)
+            given_[chunk.request_id].add_chunk(chunk)
         if n > paused_at + 6 and not engine.has_work:
             break
     for name in ("talk", "heard", "chat"):
@@ -224,7 +224,7 @@ def test_a_pause_changes_nothing(models, alone, paused_at):
 def test_memory_for_one_conversation_serves_three(models, alone):
     """Pages are evicted and made again from the log, trailers of convolutions included."""
     s2s = models["s2s"].model
-    per_page = bytes_per_page(KVSpec.of(s2s.layers), CONFIG.page_size, torch.float32)
+    per_page = bytes_per_page(KVSpec.from_layers(s2s.layers), CONFIG.page_size, torch.float32)
     config = replace_config(CONFIG, kv_bytes=16 * per_page, max_running=3)
     requests = [r for r in requests_of(models) if r.model == "s2s"]
     engine = Engine({"s2s": s2s}, BACKEND, config)

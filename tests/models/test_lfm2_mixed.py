@@ -111,7 +111,7 @@ def run(engine: Engine, arrivals: dict[int, list[Request]], leaves: Times) -> di
         for name in leaves.get(n, ()):
             engine.abort(name)
         for chunk in engine.step():
-            given_[chunk.request_id].take(chunk)
+            given_[chunk.request_id].add_chunk(chunk)
         if n >= last and not engine.has_work:
             return given_
     raise AssertionError("the engine does not end")
@@ -145,7 +145,7 @@ def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
     """In any order, at any time, with little memory, and beside requests whose callers leave."""
     chosen = data.draw(st.lists(st.sampled_from(requests), min_size=2, max_size=5, unique=True))
     pages = data.draw(st.sampled_from([0, 24]))
-    spec = KVSpec.of(models["s2s"].model.layers)
+    spec = KVSpec.from_layers(models["s2s"].model.layers)
     kv_bytes = pages * bytes_per_page(spec, CONFIG.page_size, torch.float32) or CONFIG.kv_bytes
     config = replace(
         CONFIG,

@@ -16,8 +16,8 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.conversation import (
-    Answer,
     AnswerContent,
+    AnswerLog,
     AudioContent,
     ConversationInput,
     SpokenTurn,
@@ -124,7 +124,7 @@ def test_another_engine_goes_on_at_the_very_sample(model: Checkpoint, spacing: i
         np.testing.assert_allclose(np.concatenate(heard), whole, rtol=0, atol=1e-5)
 
 
-def talked(heard: np.ndarray, said: Answer) -> ConversationInput:
+def talked(heard: np.ndarray, said: AnswerLog) -> ConversationInput:
     """A conversation of every kind of turn: text, audio, and an earlier answer."""
     turns = (
         SpokenTurn(Role.SYSTEM, ("Be brief.",)),

@@ -44,7 +44,10 @@ def test_sizes_are_known_without_weights(
         return load(place, shapes)
 
     monkeypatch.setattr(backend, "load_weights", load_weights)
-    loaded, read = ModelSizes.of(family.load_model(folder, backend)), family.read_sizes(folder)
+    loaded, read = (
+        ModelSizes.from_model(family.load_model(folder, backend)),
+        family.read_sizes(folder),
+    )
     for name in ("layers", "max_positions", "vocabularies", "encodes"):
         assert getattr(read, name) == getattr(loaded, name)
     assert [dict(shapes) for shapes in read.weights] == [dict(shapes) for shapes in asked]

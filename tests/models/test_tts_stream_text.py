@@ -215,7 +215,7 @@ class Loop:
     def submit(self, request: Request) -> None:
         self.sequences[request.request_id] = start(self.model, request)
 
-    def take(self, parts: list[TextPart]) -> None:
+    def submit_parts(self, parts: list[TextPart]) -> None:
         for part in parts:
             if part.request is not None:
                 self.submit(part.request)
@@ -300,10 +300,10 @@ def test_codes_are_those_of_the_whole_text(
     beside = Loop(model.model)
     stream = model.frontend.text_stream("id", "tiny", ask)
     for piece in cut(TEXT, data):
-        beside.take(stream.write(piece))
+        beside.submit_parts(stream.write(piece))
         for _ in range(data.draw(st.integers(0, 12))):
             beside.step()
-    beside.take(stream.close())
+    beside.submit_parts(stream.close())
     assert beside.finish() == codes_at_once(model, ask)
 
 
@@ -313,7 +313,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
         Loop(model.model),
         model.frontend.text_stream("id", "tiny", SpeechInput("", "ryan", seed=1)),
     )
-    loop.take(stream.write("Hello there "))
+    loop.submit_parts(stream.write("Hello there "))
     sequence = loop.sequences["id-0"]
     while loop.step():
         pass
@@ -332,7 +332,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
     with pytest.raises(ValueError, match="not written"):
         model.model.content_keys(whole_span(sequence))
     assert loop.step() == 0
-    loop.take(stream.write("friend "))
+    loop.submit_parts(stream.write("friend "))
     assert loop.step() == 1
 
 
@@ -425,11 +425,11 @@ def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     loop, at_once = Loop(model.model), Loop(model.model)
     stream = model.frontend.text_stream("id", "tiny", ask)
     for number, character in enumerate(text):
-        loop.take(stream.write(character))
+        loop.submit_parts(stream.write(character))
         loop.step()
         if number == text.index(","):
             assert any(sequence.emitted for sequence in loop.sequences.values())
-    loop.take(stream.close())
+    loop.submit_parts(stream.close())
     whole = replace(ask, text_mode=TextMode.STREAMING)
     for number, piece in enumerate(model.frontend.split_text(text)):
         at_once.submit(

@@ -58,7 +58,7 @@ def main() -> None:
             else _make_plan(modules, results, arguments.most, again=arguments.again)
         )
         for module, ids in plan.ids.items():
-            results.keep(module, ids)
+            results.store_ids(module, ids)
         _try_plan(plan, results, arguments, until)
     results.write()
     if arguments.out == RESULTS:
@@ -109,7 +109,7 @@ def _make_plan(modules: list[str], results: Results, most: int, *, again: bool) 
     plan = Plan({}, {})
     for module in modules:
         sites = find_sites(module)
-        results.keep(module, [site.id for site in sites])
+        results.store_ids(module, [site.id for site in sites])
         found = results.modules[module]
         open_ids = {s["id"] for s in found["survivors"] if not justified(module, s)}
         drawn = [site for site in sites if site.id in open_ids]

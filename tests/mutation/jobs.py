@@ -23,7 +23,7 @@ def in_copies(
     next_piece = context.Value("i", 0)
     done = context.SimpleQueue()
 
-    def take(number: int) -> None:
+    def run_pieces(number: int) -> None:
         copy = Copy(number)
         try:
             while time.monotonic() < until:
@@ -36,7 +36,9 @@ def in_copies(
         finally:
             done.put(None)
 
-    jobs = [context.Process(target=take, args=(n,)) for n in range(min(num_jobs, len(pieces)))]
+    jobs = [
+        context.Process(target=run_pieces, args=(n,)) for n in range(min(num_jobs, len(pieces)))
+    ]
     for job in jobs:
         job.start()
     running = len(jobs)

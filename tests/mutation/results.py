@@ -21,7 +21,7 @@ class Results:
         text = path.read_text(encoding="utf-8") if path.exists() else "{}"
         self.modules: dict[str, dict[str, Any]] = json.loads(text)
 
-    def keep(self, module: str, ids: Iterable[str]) -> None:
+    def store_ids(self, module: str, ids: Iterable[str]) -> None:
         """Forget what was found of mutants that are not there any more."""
         known = set(ids)
         found = self.modules.get(module)

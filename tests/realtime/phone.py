@@ -105,7 +105,7 @@ class Phone:
     def now_s(self):
         return asyncio.get_running_loop().time() - self._began_s
 
-    def tell(self, kind, **fields):
+    def send_event(self, kind, **fields):
         self._sent.put_nowait(json.dumps({"type": kind, **fields}))
 
     def leave(self):
@@ -123,7 +123,7 @@ class Phone:
             if self.echo is not None:
                 block += self.echo.hear(self._played, self._num_played)
             audio = base64.b64encode(to_s16le(np.clip(block, -1, 1))).decode()
-            self.tell("input_audio_buffer.append", audio=audio)
+            self.send_event("input_audio_buffer.append", audio=audio)
             await asyncio.sleep(BLOCK_S)
 
     async def be_silent(self, seconds):

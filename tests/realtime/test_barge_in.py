@@ -103,7 +103,7 @@ async def converse(disturbances, made):
     phone = Phone()
 
     async def script():
-        phone.tell("response.create")
+        phone.send_event("response.create")
         for after_ms, speech_ms, silence_ms in disturbances:
             await phone.be_silent(after_ms / 1000)
             await phone.hear(SPEECH[: RATE * speech_ms // 1000])

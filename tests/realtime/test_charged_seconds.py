@@ -74,7 +74,7 @@ def test_a_key_without_seconds_gets_no_transcript_and_the_session_goes_on(world)
             await phone.hear(recorded("question"))
             while len(phone.of("response.done")) <= turn:
                 await phone.be_silent(0.04)
-        phone.tell("input_audio_buffer.clear")
+        phone.send_event("input_audio_buffer.clear")
         await phone.until("input_audio_buffer.cleared")
 
     with charged(0.3):
@@ -91,7 +91,7 @@ def test_speech_that_the_client_clears_is_in_no_transcript(world):
         audio, question = recorded("would-like"), recorded("question")
         await phone.be_silent(0.4)
         await phone.hear(audio[: int(0.9 * np.flatnonzero(np.abs(audio) > 0.05)[-1])])
-        phone.tell("input_audio_buffer.clear")  # while the user speaks
+        phone.send_event("input_audio_buffer.clear")  # while the user speaks
         await phone.hear(question[np.flatnonzero(np.abs(question) > 0.05)[0] :])
         await phone.until(COMPLETED)
 

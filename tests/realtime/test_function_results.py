@@ -18,8 +18,8 @@ def world(tmp_path_factory):
 
 def tell_result(phone):
     item = {"type": "function_call_output", "call_id": "call-1", "output": "It is 7."}
-    phone.tell("conversation.item.create", item=item)
-    phone.tell("response.create", response={"metadata": {"for": "call-1"}})
+    phone.send_event("conversation.item.create", item=item)
+    phone.send_event("response.create", response={"metadata": {"for": "call-1"}})
 
 
 @pytest.mark.parametrize("at_share", [0.6, 1.0])

@@ -22,7 +22,7 @@ def world(tmp_path_factory):
 
 
 async def ask(phone, engine):
-    phone.tell("response.create")
+    phone.send_event("response.create")
     await phone.until("response.created")
     await phone.until_answered()
 

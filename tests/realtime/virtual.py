@@ -152,15 +152,15 @@ class SteppedEngine:
         if (request := self._requests.get(request_id)) is not None and not request.closed:
             request.written += text_ids
             request.closed = closed
-        self._tell(lambda engine: engine.write(request_id, text_ids, closed))
+        self._send_command(lambda engine: engine.write(request_id, text_ids, closed))
 
     def pause(self, request_id):
         self._set_paused(request_id, True)
-        self._tell(lambda engine: engine.pause(request_id))
+        self._send_command(lambda engine: engine.pause(request_id))
 
     def resume(self, request_id):
         self._set_paused(request_id, False)
-        self._tell(lambda engine: engine.resume(request_id))
+        self._send_command(lambda engine: engine.resume(request_id))
 
     def abort(self, request_id):
         if self.engine is None:
@@ -169,9 +169,9 @@ class SteppedEngine:
             self._deliver(self.engine.abort(request_id))
 
     def set_backpressure(self, request_id, backpressured):
-        self._tell(lambda engine: engine.set_backpressure(request_id, backpressured))
+        self._send_command(lambda engine: engine.set_backpressure(request_id, backpressured))
 
-    def _tell(self, command):
+    def _send_command(self, command):
         if self.engine is not None:
             command(self.engine)
             self._wake.set()

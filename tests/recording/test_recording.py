@@ -326,7 +326,7 @@ def test_golden_recordings_replay_the_same_in_batches_and_under_pressure(world) 
 
 def tight_bytes(world, num_positions: int) -> int:
     """Memory in which the larger of the two models just holds so many positions and half more."""
-    specs = [KVSpec.of(model.layers) for model in world[1].models.values()]
+    specs = [KVSpec.from_layers(model.layers) for model in world[1].models.values()]
     position = max(2 * kv.num_layers * kv.num_kv_heads * kv.head_dim * 4 for kv in specs)
     return len(specs) * position * (num_positions * 3 // 2 + 16)
 

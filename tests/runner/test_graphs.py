@@ -71,7 +71,7 @@ def runner_of(graphs: Graphs | None) -> Runner:
 
 def stream_of(runner: Runner, name: str, num_frames: int = 0) -> Sequence:
     sequence = Sequence(toy_request(name, 3, seed=1, frames=9), 0)
-    runner.begin(sequence)
+    runner.set_up_tracks(sequence)
     sequence.emitted += [(frame, 0, 0) for frame in range(num_frames)]
     sequence.audio.state_row = runner.states.allocate()
     return sequence

@@ -42,7 +42,7 @@ def test_weights_are_estimated_to_a_few_percent(
     folders = {"tts": folder_of_case("tts-1.7b-base", tmp_path)}
     plan = plan_folders(folders, card(monkeypatch, 80), EngineConfig(), "auto")
     # what an H100 held of it: 3.995 GiB
-    assert plan.of("tts").weight_bytes / GIB == pytest.approx(3.995, rel=0.03)
+    assert plan.share_of("tts").weight_bytes / GIB == pytest.approx(3.995, rel=0.03)
 
 
 def test_a_refusal_names_the_plan_and_what_would_fit(

@@ -36,8 +36,8 @@ def waits(new: View = HEARD, num_rows: int = 100, limit_s: float = 1.0, **budget
 
 # -- the cost of a step --------------------------------------------------------------------------
 def test_step_work_counts_rows_positions_pieces_and_frames() -> None:
-    assert StepWork.of([1, 5, 1], 2, [4, 4, 8]) == StepWork(2, 5, 2, 2, 16)
-    assert StepWork.of([], 0, []) == StepWork(0, 0, 0, 0, 0)
+    assert StepWork.from_rows([1, 5, 1], 2, [4, 4, 8]) == StepWork(2, 5, 2, 2, 16)
+    assert StepWork.from_rows([], 0, []) == StepWork(0, 0, 0, 0, 0)
 
 
 def test_a_step_pays_for_each_of_its_parts() -> None:

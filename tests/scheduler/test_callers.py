@@ -276,7 +276,7 @@ def test_callers_are_counted_until_their_requests_end_or_pause() -> None:
     scheduler.resume(first, models.now_s)
     assert dict(shares._live) == {"one": 3, "two": 1}
     scheduler.pause(first, models.now_s)
-    models.devices[0].worker.finish(first, "aborted")  # type: ignore[arg-type]
+    models.devices[0].worker.finish_request(first, "aborted")  # type: ignore[arg-type]
     models.run()
     assert dict(shares._live) == {}
     assert scheduler._waiting.callers.num_callers == 0

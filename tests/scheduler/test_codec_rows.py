@@ -54,14 +54,14 @@ def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
 def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     states = Rows(2)
     rows, (one, other) = CodecRows(states), streams(2)
-    assert rows.take(one), "the frames vocoded before are vocoded again"
+    assert rows.assign_row(one), "the frames vocoded before are vocoded again"
     own = one.audio.state_row
     rows.make_idle(one)
     assert rows.num_available == 2
-    assert not rows.take(one)
+    assert not rows.assign_row(one)
     assert one.audio.state_row == own
     assert rows.num_available == 1
-    assert rows.take(other)
+    assert rows.assign_row(other)
     assert rows.num_available == 0
 
 
@@ -69,13 +69,13 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
     states = Rows(2)
     rows, (first, second, third) = CodecRows(states), streams(3)
     for sequence in (first, second):
-        rows.take(sequence)
+        rows.assign_row(sequence)
         rows.make_idle(sequence)
-    rows.take(third)
+    rows.assign_row(third)
     assert (first.audio.state_row, second.audio.state_row) == (None, 1)
     assert states.below == {first.audio.saved_state: 0}
     rows.make_idle(third)
-    assert not rows.take(first), "its state came back"
+    assert not rows.assign_row(first), "its state came back"
     assert first.audio.saved_state is None
     assert second.audio.state_row is None
     assert list(states.below) == [second.audio.saved_state]
@@ -84,42 +84,42 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
 def test_codec_state_without_room_below_is_rebuilt() -> None:
     states = Rows(1, room_below=0)
     rows, (one, other) = CodecRows(states), streams(2)
-    rows.take(one)
+    rows.assign_row(one)
     rows.make_idle(one)
-    rows.take(other)
+    rows.assign_row(other)
     assert one.audio.saved_state is None
     rows.make_idle(other)
-    assert rows.take(one)
+    assert rows.assign_row(one)
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_state_that_is_gone_from_below_is_made_again(lost: bool) -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2)
-    rows.take(one)
+    rows.assign_row(one)
     rows.make_idle(one)
-    rows.take(other)
+    rows.assign_row(other)
     rows.release(other)
     if lost:
         states.below.clear()
-    assert rows.take(one) is lost
+    assert rows.assign_row(one) is lost
 
 
 def test_a_stream_without_audio_has_no_state_to_keep() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2, num_vocoded=0)
-    assert not rows.take(one)
+    assert not rows.assign_row(one)
     rows.make_idle(one)
-    rows.take(other)
+    rows.assign_row(other)
     assert (states.num_saved, one.audio.saved_state) == (0, None)
 
 
 def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:
     states = Rows(1)
     rows, (one, other) = CodecRows(states), streams(2)
-    rows.take(one)
+    rows.assign_row(one)
     rows.make_idle(one)
-    rows.take(other)  # what one had is below now
+    rows.assign_row(other)  # what one had is below now
     rows.release(one)
     assert states.below == {}
     rows.release(other)
@@ -127,7 +127,7 @@ def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:
     rows.release(other)  # nothing twice
     assert states.free == [0]
     idle = streams(1)[0]
-    rows.take(idle)
+    rows.assign_row(idle)
     rows.make_idle(idle)
     rows.release(idle)
     assert rows.num_available == 1

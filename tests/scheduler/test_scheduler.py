@@ -178,7 +178,7 @@ def test_a_start_that_is_just_far_ahead_counts_as_one_that_can_wait() -> None:
         scheduler.add(first)
         step(scheduler)
         scheduler.delivered(first, frames, now_s=0.0)
-        scheduler.finish(first, Reason.STOP)
+        scheduler.finish_request(first, Reason.STOP)
         before = scheduler._starts.far_per_step
         scheduler.add(second)
         assert rows_of(step(scheduler)) == [(1, 0, 3)]
@@ -276,7 +276,7 @@ def test_the_last_position_runs_even_if_all_of_the_prompt_is_known() -> None:
     first = sequence_of(0, 8, num_shared=8)
     scheduler.add(first)
     step(scheduler)
-    scheduler.finish(first, Reason.STOP)
+    scheduler.finish_request(first, Reason.STOP)
     again = sequence_of(1, 8, num_shared=8)
     scheduler.add(again)
     assert rows_of(step(scheduler)) == [(1, 7, 8)]
@@ -331,7 +331,7 @@ def test_a_pause_counts_once_and_not_after_the_end() -> None:
     assert sequence.kv.pages == []
     scheduler.resume(sequence, 1.0)
     assert (scheduler.num_waiting, scheduler.num_paused) == (1, 0)
-    scheduler.finish(sequence, Reason.ABORTED)
+    scheduler.finish_request(sequence, Reason.ABORTED)
     scheduler.pause(sequence, 1.0)
     assert (scheduler.counts.paused, scheduler.counts.resumed) == (1, 1)
     assert sequence.status.phase is Phase.FINISHED
@@ -364,7 +364,7 @@ def test_a_stream_that_has_ended_keeps_its_codec_row_until_it_is_finished() -> N
     assert rows_of(step(scheduler)) == [], "its row is not to be had"
     scheduler.resume(first, 0.0)
     assert scheduler.runs(first), "it waits for no place"
-    scheduler.finish(first, Reason.STOP)
+    scheduler.finish_request(first, Reason.STOP)
     assert rows_of(step(scheduler)) == [(1, 0, 3)]
 
 

@@ -115,7 +115,7 @@ def test_prices_and_variance_come_from_measured_steps() -> None:
         slow = 1.5 if number % 10 == 0 else 1.0
         compute_s = slow * COMPUTE.seconds(work)
         steps.append(Step(work, compute_s, compute_s + slow * HOST.seconds(work), float(number)))
-    machine = Machine.of(steps)
+    machine = Machine.from_steps(steps)
     assert machine.compute.base_s == pytest.approx(COMPUTE.base_s, rel=0.05)
     assert machine.compute.vocode_frame_s == pytest.approx(COMPUTE.vocode_frame_s, rel=0.05)
     rows = sorted(machine.factors[False, False, False])

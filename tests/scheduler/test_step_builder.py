@@ -37,7 +37,7 @@ def decode(key: int, positions: int = 33, pages: int = 3, **rest: object) -> Vie
 
 
 def plan(made: StepBuilder):
-    return made.finish(vocode_order=lambda view: (view.key,))
+    return made.build_plan(vocode_order=lambda view: (view.key,))
 
 
 # -- what a view is ------------------------------------------------------------------------------
@@ -93,7 +93,9 @@ def test_a_part_of_a_prompt_uses_what_was_kept_for_it() -> None:
     for free, starts in ((7, False), (8, True)):
         made = builder(prompt, free_pages=free)
         made.set_aside(prompt)
-        assert made.take(prompt, limit_s=11 * U)  # 4 + 3 for the pass, so 64 positions: 4 pages
+        assert made.take_share(
+            prompt, limit_s=11 * U
+        )  # 4 + 3 for the pass, so 64 positions: 4 pages
         assert plan(made).forward == (Forward(1, 0, 64),)
         assert made.admit(view_of(9, 15)) is starts
 
@@ -122,7 +124,7 @@ def test_audio_to_encode_is_a_prompt_to_come() -> None:
 def test_a_prompt_for_which_nothing_was_kept_takes_only_its_own_pages() -> None:
     prompt = view_of(1, 32)
     made = builder(prompt, free_pages=3)
-    assert made.take(prompt)
+    assert made.take_share(prompt)
     assert not made.admit(view_of(9, 20)), "one page is left"
     assert made.admit(view_of(9, 15))
 
@@ -140,32 +142,32 @@ def test_room_is_made_of_what_is_worth_less_and_of_no_more_of_it_than_needed() -
     needy = decode(2, 33, 2)
     others = [decode(1), decode(3), decode(4, num_shared=3), decode(5)]
     made = builder(needy, *others, free_pages=0)
-    assert made.take(needy)
+    assert made.take_share(needy)
     assert plan(made).preempt == (5,)
     # 5 has its part in the step already, and 4 frees nothing
     made = builder(needy, *others, free_pages=0)
-    assert made.take(others[3])
-    assert made.take(needy)
+    assert made.take_share(others[3])
+    assert made.take_share(needy)
     assert plan(made).preempt == (4, 3)
-    assert not made.take(others[1]), "it was preempted"
+    assert not made.take_share(others[1]), "it was preempted"
     made = builder(needy, decode(1), free_pages=0)
-    assert not made.take(needy), "1 is worth more"
+    assert not made.take_share(needy), "1 is worth more"
     assert plan(made).preempt == ()
 
 
 def test_a_preempted_sequence_gives_all_pages_but_those_that_others_hold() -> None:
     rows = [decode(key, 33, 2) for key in (1, 2, 3)]
     made = builder(*rows, decode(9, pages=3, num_shared=1), free_pages=0)
-    assert made.take(rows[0])
-    assert made.take(rows[1])
-    assert made.take(rows[2]) is False
+    assert made.take_share(rows[0])
+    assert made.take_share(rows[1])
+    assert made.take_share(rows[2]) is False
     assert plan(made).preempt == (9,)
 
 
 def test_a_start_takes_nothing_that_was_taken_from_its_betters() -> None:
     needy, victim = decode(2, 33, 2), decode(5)
     made = builder(needy, victim, free_pages=0)
-    assert made.take(needy)
+    assert made.take_share(needy)
     assert plan(made).preempt == (5,)
     assert not made.admit(view_of(6, 10))
     assert made.admit(view_of(4, 10))
@@ -206,7 +208,7 @@ def test_a_limit_beyond_all_positions_admits_the_whole_prompt() -> None:
 # -- positions -----------------------------------------------------------------------------------
 def test_positions_are_as_many_as_the_pass_takes() -> None:
     made = builder(tokens=2)
-    assert [made.take(decode(key)) for key in (1, 2, 3)] == [True, True, False]
+    assert [made.take_share(decode(key)) for key in (1, 2, 3)] == [True, True, False]
     assert plan(made).work.decode_rows == 2
 
 
@@ -230,22 +232,22 @@ def test_a_prompt_that_may_not_emit_runs_but_for_its_last_position() -> None:
 def test_a_prompt_goes_as_far_as_its_pages() -> None:
     prompt = view_of(1, 200, 0, 0)
     made = builder(prompt, free_pages=5)
-    assert made.take(prompt)
+    assert made.take_share(prompt)
     assert plan(made).forward == (Forward(1, 0, 80),)
-    assert not made.take(decode(2, 33, 2)), "no page is left"
-    assert not builder(prompt, free_pages=0).take(prompt)
+    assert not made.take_share(decode(2, 33, 2)), "no page is left"
+    assert not builder(prompt, free_pages=0).take_share(prompt)
 
 
 # -- seconds -------------------------------------------------------------------------------------
 def test_a_row_costs_a_pass_once_and_a_limit_may_be_met() -> None:
     made = builder()
-    assert not made.take(decode(1), limit_s=4.5 * U)
+    assert not made.take_share(decode(1), limit_s=4.5 * U)
     assert made.is_empty
-    assert made.take(decode(1), limit_s=5 * U)
+    assert made.take_share(decode(1), limit_s=5 * U)
     assert made.seconds == 5 * U
     assert not made.is_empty
-    assert not made.take(decode(2), limit_s=5.5 * U)
-    assert made.take(decode(2), limit_s=5.5 * U, least_tokens=1), "whatever the limit"
+    assert not made.take_share(decode(2), limit_s=5.5 * U)
+    assert made.take_share(decode(2), limit_s=5.5 * U, least_tokens=1), "whatever the limit"
     assert made.seconds == 6 * U
 
 
@@ -295,7 +297,7 @@ def test_audio_is_encoded_as_far_as_pieces_and_time_go() -> None:
 def test_a_prompt_without_a_page_has_its_audio_encoded() -> None:
     view = view_of(1, 40, num_encodes=1)
     made = builder(view, free_pages=0)
-    assert made.take(view)
+    assert made.take_share(view)
     assert plan(made).encode == ((1, 1),)
     assert plan(made).forward == ()
 
@@ -311,40 +313,40 @@ def test_a_clip_alone_ends_with_its_last_piece() -> None:
 # -- audio ---------------------------------------------------------------------------------------
 def test_a_row_brings_the_vocoding_that_its_frame_makes_due() -> None:
     made = builder()
-    assert made.take(decode(1, frames=3, chunk=4))
-    assert made.take(decode(2, frames=2, chunk=4))
-    assert made.take(decode(3, frames=7, chunk=4))
-    assert made.take(decode(4, frames=3, chunk=4), with_audio=False)
+    assert made.take_share(decode(1, frames=3, chunk=4))
+    assert made.take_share(decode(2, frames=2, chunk=4))
+    assert made.take_share(decode(3, frames=7, chunk=4))
+    assert made.take_share(decode(4, frames=3, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4), (3, 4))
     # a pass and four rows, and one call of the codec for two chunks of one size
     assert made.seconds == (4 + 4 + 2 + 2 * 1) * U
-    assert made.take(decode(5, frames=7, chunk=8))
+    assert made.take_share(decode(5, frames=7, chunk=8))
     assert made.seconds == (8 + 4 + 1 + 2 + 2) * U
 
 
 def test_vocoding_counts_towards_a_rows_limit() -> None:
     due = decode(1, frames=3, chunk=4)
-    assert not builder().take(due, limit_s=7.5 * U)
-    assert builder().take(due, limit_s=8 * U)
-    assert builder().take(due, limit_s=5 * U, with_audio=False)
+    assert not builder().take_share(due, limit_s=7.5 * U)
+    assert builder().take_share(due, limit_s=8 * U)
+    assert builder().take_share(due, limit_s=5 * U, with_audio=False)
 
 
 def test_a_stream_that_ended_gives_its_rest() -> None:
     made = builder()
-    assert made.take(decode(1, frames=3, chunk=4, ended=True))
-    assert made.take(decode(2, frames=9, chunk=4, ended=True))
-    assert not made.take(decode(3, frames=0, chunk=4, ended=True))
-    assert not made.take(decode(1, frames=3, chunk=4, ended=True)), "it has its part"
+    assert made.take_share(decode(1, frames=3, chunk=4, ended=True))
+    assert made.take_share(decode(2, frames=9, chunk=4, ended=True))
+    assert not made.take_share(decode(3, frames=0, chunk=4, ended=True))
+    assert not made.take_share(decode(1, frames=3, chunk=4, ended=True)), "it has its part"
     assert plan(made).vocode == ((1, 3), (2, 4))
     assert made.seconds == (2 + 0.75 + 2 + 1) * U
-    assert not builder().take(decode(1, frames=3, chunk=4, ended=True), limit_s=2.5 * U)
-    assert builder().take(decode(1, frames=3, chunk=4, ended=True), limit_s=2.75 * U)
+    assert not builder().take_share(decode(1, frames=3, chunk=4, ended=True), limit_s=2.5 * U)
+    assert builder().take_share(decode(1, frames=3, chunk=4, ended=True), limit_s=2.75 * U)
 
 
 def test_a_sequence_that_may_not_emit_gives_the_chunk_that_it_has() -> None:
     made = builder()
-    assert made.take(decode(1, frames=4, chunk=4, backpressured=True))
-    assert not made.take(decode(2, frames=3, chunk=4, backpressured=True))
+    assert made.take_share(decode(1, frames=4, chunk=4, backpressured=True))
+    assert not made.take_share(decode(2, frames=3, chunk=4, backpressured=True))
     assert made.take_vocoding(decode(3, frames=4, chunk=4))
     assert not made.take_vocoding(decode(3, frames=4, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
@@ -353,9 +355,9 @@ def test_a_sequence_that_may_not_emit_gives_the_chunk_that_it_has() -> None:
 
 def test_a_row_without_a_page_vocodes_the_frames_that_exist() -> None:
     made = builder(free_pages=0)
-    assert made.take(decode(1, 33, 2, frames=4, chunk=4))
-    assert not made.take(decode(2, 33, 2, frames=3, chunk=4))
-    assert not made.take(decode(3, 33, 2, frames=4, chunk=4), with_audio=False)
+    assert made.take_share(decode(1, 33, 2, frames=4, chunk=4))
+    assert not made.take_share(decode(2, 33, 2, frames=3, chunk=4))
+    assert not made.take_share(decode(3, 33, 2, frames=4, chunk=4), with_audio=False)
     assert plan(made).vocode == ((1, 4),)
     assert plan(made).forward == ()
 
@@ -371,12 +373,12 @@ def test_a_prompt_that_ends_counts_its_first_frame() -> None:
 def test_the_codec_takes_the_first_streams_of_the_given_order() -> None:
     made = builder(vocodes=2)
     for key in (5, 1, 3):
-        assert made.take(decode(key, frames=3, chunk=4))
+        assert made.take_share(decode(key, frames=3, chunk=4))
     assert plan(made).vocode == ((1, 4), (3, 4))
-    assert made.finish(vocode_order=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
+    assert made.build_plan(vocode_order=lambda view: (-view.key,)).vocode == ((5, 4), (3, 4))
     made = builder(vocodes=3)
     for key in (5, 1, 3):
-        assert made.take(decode(key, frames=3, chunk=4))
+        assert made.take_share(decode(key, frames=3, chunk=4))
     assert plan(made).vocode == ((5, 4), (1, 4), (3, 4))
 
 

@@ -22,13 +22,13 @@ class Echo:
     def __init__(self, session):
         self._session = session
 
-    def begin(self):
+    def start_session(self):
         pass
 
     def background_tasks(self):
         return ()
 
-    async def take(self, message):
+    async def handle_message(self, message):
         self._session.put(message)
 
     def report(self, error):

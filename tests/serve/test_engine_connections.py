@@ -86,7 +86,7 @@ class World:
     def step(self, *names, seconds=1.0):
         """Send a chunk for each of some requests, and end the step."""
         entries = np.ones((1, 3), np.int64)
-        self.connections.take([Chunk(name, entries) for name in names])
+        self.connections.deliver([Chunk(name, entries) for name in names])
         self.now_s += seconds
         self.connections.stepped()
 

@@ -47,12 +47,12 @@ class Dying:
     def hang(self):
         """The engine hangs: it neither reads nor sends."""
         self.api_server._loop.remove_reader(self.api_server._engine_messages.fileno())
-        self.api_server._tell = lambda _: None
+        self.api_server._send_command = lambda _: None
 
     async def follow(self):
         side = EngineSide(self.make(), self.codec or self.api_server._codec)
         self.sides.append(side)
-        self.api_server.__dict__.pop("_tell", None)  # what `hang` put there
+        self.api_server.__dict__.pop("_send_command", None)  # what `hang` put there
         side.start()
         self.api_server.connect(side.address)
         await until(lambda: self.api_server.alive)

@@ -170,18 +170,18 @@ async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
 
     async def looked():
         backpressured.clear()
-        lines.thread.tell(look)
+        lines.thread.enqueue(look)
         await until(lambda: backpressured)
         return backpressured
 
-    engine._tell(wire.Backpressure("b", True))
+    engine._send_command(wire.Backpressure("b", True))
     await until(lambda: "b" in line.backpressured)
-    lines.thread.tell(fall_behind)
+    lines.thread.enqueue(fall_behind)
     await looked()
     # its reader has caught up, and the API server has not
-    engine._tell(wire.Backpressure("a", False))
+    engine._send_command(wire.Backpressure("a", False))
     await until(lambda: engine._engine._live["a"][1].status.backpressured)
-    engine._tell(wire.Acknowledge(MAX_UNACKNOWLEDGED))
+    engine._send_command(wire.Acknowledge(MAX_UNACKNOWLEDGED))
     await until(lambda: not line.is_behind)
     assert await looked() == {"a": False, "b": True}
     for stream in streams:
@@ -275,7 +275,7 @@ async def test_commands_about_the_request_of_another_api_server_do_nothing(engin
         wire.Write("same", [7, 7], True),
         wire.Abort("same"),
     ):
-        other._tell(command)
+        other._send_command(command)
     await asyncio.wait_for(read(other.submit(toy_request("after", 4, 2, 5))), 60)
     engine.write("same", [1, 5], True)
     chunks += await asyncio.wait_for(read(mine), 60)

@@ -134,7 +134,7 @@ def heard_requests(registry):
     stream.close()
     while (step := stream.next_step()) is not None:
         yield listener.prepare_stream_step("live-1", "asr", stream, step)
-        stream.take(step, [])
+        stream.add_tokens(step, [])
     aligner = registry.model("aligner")
     ask = AlignmentInput(np.resize(NOISE, 32_000), "one two, three")
     yield aligner.prepare_alignment("aligned-1", "aligner", ask)

@@ -165,10 +165,10 @@ def say(
         models = [model or DEFAULT_MODELS[0]] + [aligner or DEFAULT_MODELS[2]] * bool(words)
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         saved = asyncio.run(_say(client, text, options, target, words))
-        _tell(saved, target, save_codes)
+        _report(saved, target, save_codes)
 
 
-def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
+def _report(saved: Saved, target: Target, save_codes: Path | None) -> None:
     """Report where the speech went, and write its codes if requested."""
     from izwi_api.cli.audio_out import save_codes_to
     from izwi_api.console import messages

@@ -106,7 +106,7 @@ def talk(
             "seed": seed,
             "max_completion_tokens": max_new_tokens,
         }
-        _tell(*asyncio.run(_talk(client, content, options, target)), target, as_json=as_json)
+        _report(*asyncio.run(_talk(client, content, options, target)), target, as_json=as_json)
 
 
 def _server(
@@ -150,7 +150,7 @@ async def _audio_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncG
                 yield delta.audio
 
 
-def _tell(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) -> None:
+def _report(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) -> None:
     """Print the text of the answer, on stdout unless the audio is written there."""
     if as_json:
         fields = {

@@ -92,17 +92,17 @@ class ArrivingText:
             while content := self._read(_BLOCK_BYTES):
                 self._room.acquire()
                 self._pieces.append(decoder.decode(content))
-                self._tell()
+                self._wake_reader()
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
             self._error = InvalidRequest("the text on stdin is not UTF-8", param="text")
         except OSError as error:
             self._error = error
         self._ended = True
-        self._tell()
+        self._wake_reader()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end.set)
 
-    def _tell(self) -> None:
+    def _wake_reader(self) -> None:
         with suppress(RuntimeError):  # the loop is closed, so nothing reads any more
             self._loop.call_soon_threadsafe(self._changed.set)

@@ -152,7 +152,7 @@ def import_voice(
         content = sys.stdin.buffer.read() if file == _STDOUT else file.read_bytes()
         archive = unpack_voice(content, read_settings(os.environ).max_reference_bytes)
         archive = replace(archive, name=name or archive.name, consent=consent or archive.consent)
-        _ask(server, api_key, lambda client: _keep(client, archive))
+        _ask(server, api_key, lambda client: _import_voice(client, archive))
         messages().print(f"voice {archive.name} is ready", markup=False)
 
 
@@ -198,7 +198,7 @@ async def _archive(client: AsyncClient, key: str) -> VoiceArchive:
     )
 
 
-async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
+async def _import_voice(client: AsyncClient, voice: VoiceArchive) -> None:
     """Make a voice from an archive. Raises InvalidAudio and InvalidRequest."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.audio_files import check_audio

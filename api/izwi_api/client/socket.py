@@ -110,7 +110,7 @@ class AppSocket:
         task.add_done_callback(socket._end)
         try:
             await socket._give({"type": "websocket.connect"})
-            answer = await socket._take()
+            answer = await socket._receive_message()
             if answer["type"] != "websocket.accept":
                 raise await socket._refusal(answer)
         except BaseException:
@@ -124,7 +124,7 @@ class AppSocket:
 
     async def receive(self) -> str | bytes:
         """Wait for the next message. Raises SocketClosed."""
-        message = await self._take()
+        message = await self._receive_message()
         if message["type"] == "websocket.close":
             self.abort()
             raise SocketClosed(message.get("reason") or message.get("code", _NORMAL))
@@ -142,7 +142,7 @@ class AppSocket:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise SocketClosed from error
 
-    async def _take(self) -> Message:
+    async def _receive_message(self) -> Message:
         try:
             return await self._from_app.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError) as error:
@@ -153,7 +153,7 @@ class AppSocket:
             return SocketRefused(403, b"")
         body, more = b"", True
         while more:
-            piece = await self._take()
+            piece = await self._receive_message()
             body += piece.get("body", b"")
             more = piece.get("more_body", False)
         return SocketRefused(answer["status"], body)

@@ -42,7 +42,7 @@ class Drain:
         self.num_running = 0
         self._open_sockets: set[CloseSocket] = set()
 
-    def begin(self) -> None:
+    def start_draining(self) -> None:
         """Refuse new work from now on. A signal handler may call it."""
         self.is_begun = True
 

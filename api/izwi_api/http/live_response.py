@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-async def unless_left(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work`, and cancel it as soon as the client disconnects.
 
     Starlette detects this only while it streams. Without this function, a client that disconnects

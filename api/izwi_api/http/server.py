@@ -205,7 +205,7 @@ class Server(uvicorn.Server):
             threading.Thread(target=_exit_soon, daemon=True).start()
             return
         self._until_s = time.monotonic() + self._drain_s
-        self._drain.begin()
+        self._drain.start_draining()
 
     async def on_tick(self, counter: int) -> bool:
         """Check ten times a second whether to stop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
 
@@ -15,12 +15,10 @@ from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.schemas.stream_options import StreamOptions, includes_usage, obfuscates
+from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 
-Text = TypeVar("Text")
-Text_co = TypeVar("Text_co", covariant=True)
-Text_contra = TypeVar("Text_contra", contravariant=True)
-Keep = Callable[[], Awaitable[int | None]]
+StoreAnswer = Callable[[], Awaitable[int | None]]
 
 
 class StreamFields(Protocol):
@@ -37,7 +35,7 @@ class StreamFields(Protocol):
         ...
 
 
-class SpokenPieces(Protocol[Text_co]):
+class SpokenPieces(Protocol):
     """An answer while it is generated: text, and audio at one sample rate."""
 
     @property
@@ -45,12 +43,12 @@ class SpokenPieces(Protocol[Text_co]):
         """Sample rate of the audio, in Hz; None for an answer in text only."""
         ...
 
-    def pieces(self) -> AsyncGenerator[Text_co | AudioPiece]:
+    def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they come."""
         ...
 
 
-class Completion(Protocol[Text_contra]):
+class Completion(Protocol):
     """The JSON of one answer, whole or in pieces that share an id."""
 
     def full(self, audio: bytes, expires_at: int | None) -> dict[str, Any]:
@@ -61,7 +59,7 @@ class Completion(Protocol[Text_contra]):
         """Return the first chunk."""
         ...
 
-    def delta_chunk(self, delta: Text_contra) -> dict[str, Any]:
+    def delta_chunk(self, delta: AnswerDelta) -> dict[str, Any]:
         """Return a chunk of text."""
         ...
 
@@ -83,21 +81,21 @@ class Completion(Protocol[Text_contra]):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken(Generic[Text]):
+class Spoken:
     """An answer that was opened, and how to respond with it.
 
     Attributes:
         answer: The answer, not yet read.
         completion: Its JSON.
         audio_format: One of `izwi.audio.encode.FORMATS`; None sends no audio.
-        keep: Called when the answer is complete. Stores it under its id, and returns the expiry in
-            seconds since 1970; None if there is nothing to store.
+        store_answer: Called when the answer is complete. Stores it under its id, and returns the
+            expiry in seconds since 1970; None if there is nothing to store.
     """
 
-    answer: SpokenPieces[Text]
-    completion: Completion[Text]
+    answer: SpokenPieces
+    completion: Completion
     audio_format: str | None
-    keep: Keep
+    store_answer: StoreAnswer
 
     def encoder(self) -> StreamEncoder | None:
         """Return the encoder of its audio, if it is sent."""
@@ -108,7 +106,7 @@ class Spoken(Generic[Text]):
 
 
 async def spoken_response(
-    body: StreamFields, opening: AbstractAsyncContextManager[Spoken[Text]]
+    body: StreamFields, opening: AbstractAsyncContextManager[Spoken]
 ) -> Response:
     """Respond with an answer in the requested form.
 
@@ -126,15 +124,15 @@ async def spoken_response(
 
 
 async def _opened_events(
-    opening: AbstractAsyncContextManager[Spoken[Text]], body: StreamFields
+    opening: AbstractAsyncContextManager[Spoken], body: StreamFields
 ) -> AsyncGenerator[bytes]:
     async with opening as spoken, aclosing(_events(spoken, body)) as events:
         async for one in events:
             yield one
 
 
-async def _whole(spoken: Spoken[Text]) -> dict[str, Any]:
-    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+async def _whole(spoken: Spoken) -> dict[str, Any]:
+    answer, completion, store_answer = spoken.answer, spoken.completion, spoken.store_answer
     encoder = spoken.encoder()
     file, num_samples = bytearray(), 0
     async with aclosing(answer.pieces()) as pieces:
@@ -143,13 +141,13 @@ async def _whole(spoken: Spoken[Text]) -> dict[str, Any]:
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     if encoder is None:
-        return completion.full(b"", await keep())
+        return completion.full(b"", await store_answer())
     file += encoder.finish()
-    return completion.full(with_length(bytes(file), num_samples), await keep())
+    return completion.full(with_length(bytes(file), num_samples), await store_answer())
 
 
-async def _events(spoken: Spoken[Text], body: StreamFields) -> AsyncGenerator[bytes]:
-    answer, completion, keep = spoken.answer, spoken.completion, spoken.keep
+async def _events(spoken: Spoken, body: StreamFields) -> AsyncGenerator[bytes]:
+    answer, completion, store_answer = spoken.answer, spoken.completion, spoken.store_answer
     encoder = spoken.encoder()
     blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
     sent = obfuscated_event if obfuscates(body.stream_options) else event
@@ -174,7 +172,7 @@ async def _events(spoken: Spoken[Text], body: StreamFields) -> AsyncGenerator[by
         yield sent(completion.first_chunk() | blank)
     if encoder is not None and (data := encoder.finish()):
         yield sent(completion.audio_chunk(data) | blank)
-    if (expires_at := await keep()) is not None:
+    if (expires_at := await store_answer()) is not None:
         yield sent(completion.expiry_chunk(expires_at) | blank)
     yield sent(completion.last_chunk() | blank)
     if includes_usage(body.stream_options):

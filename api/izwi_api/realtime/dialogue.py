@@ -24,35 +24,7 @@ from izwi_api.realtime.protocol.errors import REFUSALS, EventError
 from izwi_api.realtime.protocol.items import Conversation, Item, new_item_id
 from izwi_api.realtime.protocol.settings import RealtimeSettings, Settings, detection_of, input_wire
 from izwi_api.realtime.protocol.transcript_events import TranscriptEvents
-from izwi_api.realtime.turns.events import (
-    Action,
-    Clear,
-    Commit,
-    CommitInput,
-    CompleteTranscript,
-    Configure,
-    Create,
-    Discard,
-    Event,
-    Failed,
-    Finish,
-    Frame,
-    Generated,
-    LiveTranscript,
-    Pause,
-    Playback,
-    PlaybackStopped,
-    Refuse,
-    Respond,
-    Resume,
-    Speculate,
-    SpeechStarted,
-    SpeechStopped,
-    Tick,
-    TimedOut,
-    Transcript,
-    Truncate,
-)
+from izwi_api.realtime.turns import events
 from izwi_api.realtime.turns.machine import advance
 from izwi_api.realtime.turns.rules import Rules
 from izwi_api.realtime.turns.state import State
@@ -109,7 +81,7 @@ class Dialogue:
         self.settings = settings
         self._buffer.convert(input_wire(settings))
         if detection_of(settings) != self._state.detection:
-            self._tell(Configure(detection_of(settings)))
+            self._advance_turns(events.Configure(detection_of(settings)))
 
     def append(self, audio: bytes) -> None:
         """Add input audio. Raises EventError."""
@@ -120,15 +92,17 @@ class Dialogue:
         for heard in self._buffer.write(audio):
             frame = self._microphone.frame(heard, self._state)
             end_ms = self._buffer.frame_ms(frame)
-            self._tell(Frame(end_ms, frame.speech, frame.is_voiced, frame.is_hidden))
+            self._advance_turns(
+                events.Frame(end_ms, frame.speech, frame.is_voiced, frame.is_hidden)
+            )
             self._listen(frame)
         if self._state.detection is not None and self._state.turn_ms is None:
             speech_ms = self._state.speech.onset_ms if self._state.speech else self._state.now_ms
             self._buffer.drop(speech_ms - _KEPT_MS)
 
-    def tell(self, event: Event) -> None:
+    def apply_request(self, event: events.Event) -> None:
         """Pass a client's request to the turn state machine. Raises EventError if it is refused."""
-        if refused := self._tell(event):
+        if refused := self._advance_turns(event):
             raise EventError(REFUSALS[refused], refused)
 
     def create(
@@ -140,7 +114,7 @@ class Dialogue:
         """Create the response that a client requested. Raises EventError."""
         before, self._created = self._created, (settings, setting, items)
         try:
-            self.tell(Create())
+            self.apply_request(events.Create())
         except EventError:
             self._created = before
             raise
@@ -152,12 +126,12 @@ class Dialogue:
 
     def commit(self) -> None:
         """Turn the input buffer into an item. Raises EventError if it is too short."""
-        self.tell(Commit(self.end_ms))
+        self.apply_request(events.Commit(self.end_ms))
         self._buffer.drop_half_sample()
 
     def clear(self) -> None:
         """Clear the input buffer."""
-        self._tell(Clear(self.end_ms))
+        self._advance_turns(events.Clear(self.end_ms))
         self._buffer.clear()
         self._transcriber.drop()
 
@@ -174,7 +148,7 @@ class Dialogue:
     def silence(self, item_id: str, played_ms: int) -> None:
         """Stop sending an item because the client has stopped playing it."""
         if (number := self._answers.number_of_item(item_id)) is not None:
-            self._tell(PlaybackStopped(number, played_ms))
+            self._advance_turns(events.PlaybackStopped(number, played_ms))
 
     def number_of(self, response_id: str | None) -> int | None:
         """Return the number of a response, or -1 if the id is unknown."""
@@ -187,7 +161,7 @@ class Dialogue:
         if silence and self._state.turn_ms is not None and self._speaker is None:
             with suppress(EventError):  # the buffer is full
                 self._write(silence)
-        self._tell(Tick(round(now_s * 1000)))
+        self._advance_turns(events.Tick(round(now_s * 1000)))
         self._report_playback()
 
     def close(self) -> None:
@@ -206,27 +180,27 @@ class Dialogue:
         self.conversation.items.clear()
 
     # -- turns -----------------------------------------------------------------------------------
-    def _tell(self, event: Event) -> str | None:
+    def _advance_turns(self, event: events.Event) -> str | None:
         """Advance the turns and carry out their actions. Return the code of a refusal, or None."""
         refused = None
         self._state, actions = advance(self._state, event)
         for action in actions:
-            if isinstance(action, Refuse):
+            if isinstance(action, events.Refuse):
                 refused = action.code
             else:
                 self._do(action)
         return refused
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: events.Action) -> None:
         match action:
-            case SpeechStarted(start_ms):
+            case events.SpeechStarted(start_ms):
                 self._turn_id = new_item_id()
                 self._emit(
                     "input_audio_buffer.speech_started",
                     audio_start_ms=start_ms,
                     item_id=self._turn_id,
                 )
-            case SpeechStopped(end_ms, silence_ms):
+            case events.SpeechStopped(end_ms, silence_ms):
                 now_s = time.monotonic()
                 self._heard_s = {"speech": now_s - silence_ms / 1000, "turn_end": now_s}
                 self._emit(
@@ -235,9 +209,9 @@ class Dialogue:
                     item_id=self._turn_id,
                     silence_ms=silence_ms,
                 )
-            case CommitInput(start_ms, end_ms, awaits_words):
+            case events.CommitInput(start_ms, end_ms, awaits_words):
                 self._commit(start_ms, end_ms, awaits_words=awaits_words)
-            case TimedOut(start_ms, end_ms):
+            case events.TimedOut(start_ms, end_ms):
                 self._turn_id = new_item_id()
                 self._emit(
                     "input_audio_buffer.timeout_triggered",
@@ -246,26 +220,26 @@ class Dialogue:
                     item_id=self._turn_id,
                 )
                 self._commit(start_ms, end_ms, is_silent=True)
-            case CompleteTranscript():
+            case events.CompleteTranscript():
                 self._transcriber.complete()
-            case Speculate(number):
+            case events.Speculate(number):
                 self._speculate(number)
-            case Discard(number):
+            case events.Discard(number):
                 self._prepared.pop(number, None)
                 self._maker.transcripts.pop(self._unsaid_id, None)
                 self._answers.discard(number)
                 self._services.count_prepared(False)
                 self._listen_again()
                 self._transcriber.drop_prepared()
-            case Respond(number):
+            case events.Respond(number):
                 self._respond(number)
-            case Pause(number):
+            case events.Pause(number):
                 self._answers[number].pause()
-            case Resume(number):
+            case events.Resume(number):
                 self._answers[number].resume()
-            case Finish(number, status, reason):
+            case events.Finish(number, status, reason):
                 self._answers.finish(number, status, reason)
-            case Truncate(number, played_ms):
+            case events.Truncate(number, played_ms):
                 if self._speaker is not None:
                     self._speaker.clear()
                 self._answers.truncate(number, played_ms)
@@ -294,23 +268,23 @@ class Dialogue:
             prefix_ms = state.detection.prefix_padding_ms
             start_ms = state.rules.turn_start_ms(state.speech, prefix_ms)
         samples = self._buffer.samples(start_ms, state.now_ms)
-        self._transcriber.begin(setting, samples, state.now_ms)
+        self._transcriber.start_transcription(setting, samples, state.now_ms)
 
     def _take_text(self, text: str, stable: str, is_whole: bool) -> None:
         if is_whole:
-            self._tell(LiveTranscript(text))
+            self._advance_turns(events.LiveTranscript(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
-            self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
+            self._words.send_new_words(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
     def _take_transcript(self, text: str) -> None:
-        self._tell(LiveTranscript(text, is_final=True))
+        self._advance_turns(events.LiveTranscript(text, is_final=True))
 
     def _is_transcribed(self) -> bool:
         return self.settings.audio.input.transcription is not None
 
     def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
         """Return the transcript of some audio, from the live transcription if there is one."""
-        if (transcript := self._transcriber.finish()) is not None:
+        if (transcript := self._transcriber.finish_transcription()) is not None:
             return transcript
         setting = transcription_of(self._services, self.settings)
         if setting is None:
@@ -330,7 +304,7 @@ class Dialogue:
             _, transcript = self._prepared.popitem()
         else:
             transcript = self._transcribe(start_ms, end_ms)
-        self._transcriber.keep()
+        self._transcriber.end_turn()
         previous = self.conversation.append(item)
         self._buffer.drop(end_ms)
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)
@@ -339,11 +313,11 @@ class Dialogue:
         self._maker.transcripts[item.item_id] = transcript
         times_s = self._heard_s
         transcript.add_done_callback(lambda _: times_s.setdefault("transcript", time.monotonic()))
-        task = asyncio.create_task(self._tell_transcript(item, transcript, awaits_words))
+        task = asyncio.create_task(self._report_transcript(item, transcript, awaits_words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_transcript(
+    async def _report_transcript(
         self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
     ) -> None:
         try:
@@ -351,7 +325,7 @@ class Dialogue:
         finally:
             self._maker.transcripts.pop(item.item_id, None)
         if awaits_words:
-            self._tell(Transcript(text))
+            self._advance_turns(events.Transcript(text))
 
     # -- what is answered ------------------------------------------------------------------------
     def _speculate(self, number: int) -> None:
@@ -395,9 +369,11 @@ class Dialogue:
         if error is not None:
             logger.warning("a response failed: %s", error)
         self._report_playback()
-        self._tell(Generated(number) if error is None else Failed(number))
+        self._advance_turns(events.Generated(number) if error is None else events.Failed(number))
 
     def _report_playback(self) -> None:
         if (answer := self._state.answer) is not None:
             response = self._answers[answer.number]
-            self._tell(Playback(answer.number, response.played_ms, response.sent_ms))
+            self._advance_turns(
+                events.Playback(answer.number, response.played_ms, response.sent_ms)
+            )

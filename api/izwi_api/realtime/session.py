@@ -101,7 +101,7 @@ class RealtimeSession:
         """Return whether a response is in progress."""
         return self._dialogue.is_responding
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Send the first events."""
         self._emit("session.created", session=as_json(self._dialogue.settings))
         if isinstance(self._dialogue.settings, RealtimeSettings):
@@ -124,7 +124,7 @@ class RealtimeSession:
         self._dialogue.close()
 
     # -- what comes in ---------------------------------------------------------------------------
-    async def take(self, message: Message) -> None:
+    async def handle_message(self, message: Message) -> None:
         """Process a client's event. Raises BadEvent or EventError."""
         self._event_id = None
         event = parse_event(message if isinstance(message, str) else None)
@@ -164,13 +164,13 @@ class RealtimeSession:
                     message = "output_audio_buffer.clear is for WebRTC"
                     raise EventError(message, "invalid_event", param="type")
                 with suppress(EventError):  # the response may have ended already
-                    dialogue.tell(Cancel())
+                    dialogue.apply_request(Cancel())
                 self.speaker.clear()
             case ResponseCreate(response=options):
                 await self._create_response(options or ResponseOptions())
             case ResponseCancel(response_id=response_id):
                 if response_id is None or not dialogue.out_of_band.cancel(response_id):
-                    dialogue.tell(Cancel(dialogue.number_of(response_id)))
+                    dialogue.apply_request(Cancel(dialogue.number_of(response_id)))
             case _:
                 self._change_items(event)
 

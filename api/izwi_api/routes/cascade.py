@@ -14,7 +14,6 @@ from starlette.responses import Response
 from izwi.inputs.speech import SpeechInput
 from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.chat import FORMATS, ChatBody, chat_input
-from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.cascade_completion import CascadeCompletion
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
@@ -42,17 +41,19 @@ async def speak_answer(services: Services, body: ChatBody) -> Response:
     seed, kept = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed, services.answers
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[Spoken[AnswerDelta]]:
+    async def opened() -> AsyncGenerator[Spoken]:
         model, ask = services.registry.chat(body.model), chat_input(body, seed, turns.texts)
         speaks = Voice(speech_model, SpeechInput("", voice=voice, seed=seed))
         async with await open_spoken_answer(model, ask, speaks, stops=body.stop) as spoken:
             completion = CascadeCompletion(body.model, kept.new_id(), spoken, turns.num_heard)
 
-            async def keep() -> int | None:
+            async def store_answer() -> int | None:
                 if not (text := spoken.answer.content):
                     return None
-                return (await kept.keep(key_name(), body.model, text, completion.audio_id))[1]
+                return (await kept.store_answer(key_name(), body.model, text, completion.audio_id))[
+                    1
+                ]
 
-            yield Spoken(spoken, completion, audio_format, keep)
+            yield Spoken(spoken, completion, audio_format, store_answer)
 
     return await spoken_response(body, opened())

@@ -82,7 +82,7 @@ async def _write_answer(
     async def store(answers: Sequence[ChatAnswer]) -> None:
         if body.store:
             whole = completion.full(answers) | {"metadata": body.metadata or {}}
-            await services.completions.keep(key_name(), whole, body.messages)
+            await services.completions.store_completion(key_name(), whole, body.messages)
 
     if body.stream:
         return await live_response(_opened_events(opening, completion, store, body), MEDIA_TYPE)

@@ -40,7 +40,7 @@ async def convert(request: Request) -> Response:
 
 
 async def _answer(services: Services, form: Form, fields: ConversionForm) -> Response:
-    content = form.take("file")
+    content = form.pop_file("file")
     limits = services.settings.upload_limits
     with ExitStack() as resources:
         decoded = await services.decoder.spool(content, PCM_RATE, limits)

@@ -87,7 +87,7 @@ async def call(request: Request) -> Response:
         stack.enter_context(state.drain.running())
         stack.enter_context(state.sessions.named(call_id, usage.key_name, session))
         stack.enter_context(state.sessions.running(session, seat))
-        state.sessions.keep(_serve(caller, session, service, stack.pop_all()))
+        state.sessions.run_detached(_serve(caller, session, service, stack.pop_all()))
     headers = {"location": f"/v1/realtime/calls/{call_id}"}
     return Response(answer, 201, headers, "application/sdp")
 

@@ -90,7 +90,7 @@ async def _events(
     try:
         async with aclosing(answer.deltas()) as deltas:
             async for delta in deltas:
-                for fields in () if begun else writer.begin():
+                for fields in () if begun else writer.start_response():
                     yield fields
                 begun = True
                 for fields in writer.grow(delta):
@@ -104,14 +104,14 @@ async def _events(
         else:
             yield writer.fail("the answer could not be completed")
         return
-    for fields in () if begun else writer.begin():
+    for fields in () if begun else writer.start_response():
         yield fields
     if kept is not None:
         said = ChatMessage(
             Role.ASSISTANT, answer.content, answer.reasoning or None, tuple(answer.calls)
         )
         given = messages_of(writer.body.input)
-        await kept.keep(key_name(), writer.response["id"], (*before, *given, said))
+        await kept.store_response(key_name(), writer.response["id"], (*before, *given, said))
     for fields in writer.end(answer):
         yield fields
 

@@ -120,9 +120,9 @@ async def _events_of(
                 begun = True
                 if timed is not None and (words := timed.known()):
                     yield _words_event(words)
-                if codes is not None and (made := codes.take()):
+                if codes is not None and (made := codes.pop_codes()):
                     yield event({"type": "speech.audio.codes", "codes": made})
-        if codes is not None and (made := codes.take()):
+        if codes is not None and (made := codes.pop_codes()):
             yield event({"type": "speech.audio.codes", "codes": made})
         if timed is not None and (words := await timed.rest()):
             yield _words_event(words)

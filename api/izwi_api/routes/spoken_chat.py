@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from starlette.responses import Response
 
 from izwi.audio.resample import resampling_of
-from izwi.inputs.chat import AnswerText
 from izwi.inputs.conversation import AnswerContent, ConversationInput
 from izwi.model.frontend import ConversationFrontend
 from izwi_api.http.spoken_response import Spoken, spoken_response
@@ -45,21 +44,21 @@ async def _opened(
     model: ServedModel[ConversationFrontend],
     body: ChatBody,
     ask: ConversationInput,
-) -> AsyncGenerator[Spoken[AnswerText]]:
+) -> AsyncGenerator[Spoken]:
     async with await open_conversation(model, ask) as answer:
         completion = SpokenCompletion(body.model, kept.new_id(), answer, speaks=body.speaks)
 
-        async def keep() -> int:
+        async def store_answer() -> int:
             said, audio_id = AnswerContent(answer.entries), completion.audio_id
-            return (await kept.keep(key_name(), body.model, said, audio_id))[1]
+            return (await kept.store_answer(key_name(), body.model, said, audio_id))[1]
 
         if body.audio is None:
-            yield Spoken(answer, completion, None, _keep_nothing)
+            yield Spoken(answer, completion, None, _store_nothing)
         else:
-            yield Spoken(answer, completion, FORMATS[body.audio.format], keep)
+            yield Spoken(answer, completion, FORMATS[body.audio.format], store_answer)
 
 
-async def _keep_nothing() -> None:
+async def _store_nothing() -> None:
     """Text answers are sent back as text: they have no audio to store under an id."""
 
 

@@ -65,14 +65,13 @@ async def create_transcription(request: Request) -> Response:
         upload = resources.enter_context(await services.uploads.enter())
         with upload.client_acts():
             form = await read_form(request, services.settings.max_upload_bytes)
-        # Checked before anything that depends on the model or the format.
-        for name in form.fields.get("model", ()):
-            services.registry.transcription(name)
-        fields = parse_form(form)
+        # An unknown model is reported before anything that depends on the model or the format.
+        models = [services.registry.transcription(name) for name in form.fields.get("model", ())]
+        fields = parse_form(form)  # which allows exactly one
         if fields.stream and fields.response_format not in ("json", "verbose_json"):
             message = "stream needs response_format json or verbose_json"
             raise InvalidRequest(message, param="stream")
-        answer = _answer(services, form, fields, upload, resources)
+        answer = _answer(services, form, fields, models[0], upload, resources)
         return await unless_left(request.receive, answer)
 
 
@@ -80,13 +79,12 @@ async def _answer(
     services: Services,
     form: Form,
     fields: TranscriptionForm,
+    model: ServedModel[TranscriptionFrontend],
     upload: Upload,
     resources: ExitStack,
 ) -> Response:
     """Transcribe a file; `resources` is closed after the answer, also if that is a stream."""
     form.file("file")  # a missing one is reported first
-    # An unknown model is reported before the file is decoded.
-    model = services.registry.transcription(fields.model)
     aligner = _aligner(services, fields)
     opening = _opened(services, form, fields, model, aligner, upload)
     if fields.stream:
@@ -108,7 +106,7 @@ async def _opened(
     upload: Upload,
 ) -> AsyncGenerator[Transcription]:
     """Decode a file in its turn and start its transcription; both end with the context."""
-    content = form.take("file")
+    content = form.pop_file("file")
     limits, spool = services.settings.upload_limits, services.decoder.spool
     await upload.wait_for_turn()
     with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:

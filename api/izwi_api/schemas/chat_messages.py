@@ -113,29 +113,41 @@ Part = Annotated[
 ]
 
 
-def _text_or_parts(value: object, read_parts: ValidatorFunctionWrapHandler) -> object:
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError("content must be a string or a list of parts")
-    return read_parts(value)
+def text_or_list(item: Any, error: str, *, optional: bool = True) -> GetPydanticSchema:
+    """Return the validation of a field that is a string or a list, or null.
 
+    It is not a union of two types, so that errors have no place between the field and an index.
 
-def _content_schema(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-    return {"anyOf": [{"type": "string"}, handler(schema["schema"]), {"type": "null"}]}
+    Args:
+        item: Type of the list's items.
+        error: What is reported of a value that is neither.
+        optional: Null is allowed.
+    """
 
+    def read(value: object, read_list: ValidatorFunctionWrapHandler) -> object:
+        if isinstance(value, str) or (value is None and optional):
+            return value
+        if not isinstance(value, list):
+            raise ValueError(error)
+        return read_list(value)
 
-# Not a union of two types, so that errors have no place between `content` and the part's index.
-Content = Annotated[
-    str | list[Part] | None,
-    GetPydanticSchema(
+    def json_schema(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        null = [{"type": "null"}] if optional else []
+        return {"anyOf": [{"type": "string"}, handler(schema["schema"]), *null]}
+
+    return GetPydanticSchema(
         lambda _, handler: core_schema.no_info_wrap_validator_function(
-            _text_or_parts,
-            handler.generate_schema(list[Part]),
+            read,
+            handler.generate_schema(list[item]),
             serialization=core_schema.simple_ser_schema("any"),
         ),
-        _content_schema,
-    ),
+        json_schema,
+    )
+
+
+Content = Annotated[
+    str | list[Part] | None,
+    text_or_list(Part, "content must be a string or a list of parts"),
 ]
 
 

@@ -44,7 +44,7 @@ class Form:
             raise InvalidRequest(f"missing required parameter: {name!r}", param=name)
         return self.files[name]
 
-    def take(self, name: str) -> bytes:
+    def pop_file(self, name: str) -> bytes:
         """Return the bytes of a file and release them; raises as `file`."""
         content = self.file(name)
         del self.files[name]

@@ -6,7 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import ErrorDetails
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ChatMessage, Role, ToolCall, ToolChoice
@@ -15,6 +25,7 @@ from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,
     Strict,
     ToolChoiceWord,
+    text_or_list,
     tool_choice_discriminator,
 )
 from izwi_api.schemas.stream_options import ResponseStreamOptions
@@ -25,7 +36,116 @@ _ROLES = {
     "user": Role.USER,
     "assistant": Role.ASSISTANT,
 }
-_TEXTS = ("input_text", "output_text", "text")
+
+
+class _Item(BaseModel):
+    """A part of the input. The other keys of what a response returned are not read."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class TextPart(_Item):
+    """Text of a message, or of what a function returned."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+Text = Annotated[
+    str | list[TextPart] | None,
+    text_or_list(TextPart, "text must be a string or a list of parts"),
+]
+
+
+class MessageItem(_Item):
+    """A message. One that a response returned can be sent back unchanged."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text = None
+
+
+class FunctionCallItem(_Item):
+    """A call of a function; it belongs to the message before it."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionOutputItem(_Item):
+    """What a function returned."""
+
+    type: Literal["function_call_output"]
+    output: Text = None
+    call_id: str
+
+
+class ReasoningItem(_Item):
+    """Thoughts of an earlier turn, which are left out."""
+
+    type: Literal["reasoning"]
+
+
+_ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _item_type(value: object) -> str | None:
+    kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) and kind in _ITEM_TYPES else None
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(
+        _item_type, custom_error_type="item", custom_error_message="each item must be an object"
+    ),
+]
+
+
+def _refused_by_item(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    """Read the input; report an item that is not valid by its index and type."""
+    try:
+        return read(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = next(iter(first["loc"]), None)
+        if not (isinstance(value, list) and isinstance(place, int)):
+            raise
+        item = value[place]
+        if not isinstance(item, dict):
+            raise
+        raise InvalidRequest(_refusal(place, item, first), param="input") from error
+
+
+def _refusal(place: int, item: Mapping[str, object], error: ErrorDetails) -> str:
+    kind = str(item.get("type", "message"))[:32]
+    if error["type"] == "item":
+        return f"input[{place}]: items of the type {kind!r} are not supported"
+    return f"input[{place}] is not a valid item of the type {kind!r}: {_reason(error)}"
+
+
+def _reason(error: ErrorDetails) -> str:
+    field = error["loc"][-1]
+    if isinstance(field, int) or field == "type":
+        return "only text parts are supported"
+    if error["type"] == "missing" or field == "role":
+        given = field if error["type"] == "missing" else error["input"]
+        return f"{given!r} is missing or has an unknown value"
+    if error["type"] == "string_type":
+        return f"{field} must be a string"
+    return error["msg"].removeprefix("Value error, ")
+
+
+Input = Annotated[
+    str | list[Item],
+    text_or_list(Item, "it must be a string or a list of items", optional=False),
+    WrapValidator(_refused_by_item),
+]
 
 
 class FunctionTool(Strict):
@@ -85,7 +205,7 @@ class ResponseBody(Strict):
     """The request body."""
 
     model: str
-    input: str | list[dict[str, Any]]
+    input: Input
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
@@ -123,7 +243,7 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
         seed: Seed of this response.
 
     Raises:
-        InvalidRequest: The type of an item is not supported, or two keys contradict each other.
+        InvalidRequest: Two keys contradict each other.
     """
     tools, choice, named = _available(body)
     system = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
@@ -167,69 +287,32 @@ def _available(
     return tools, choice, named
 
 
-def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    """Convert a response's input to messages; calls become part of the message before them.
-
-    Raises:
-        InvalidRequest: The type of an item is not supported.
-    """
+def messages_of(given: str | Sequence[Item]) -> tuple[ChatMessage, ...]:
+    """Convert a response's input to messages; calls become part of the message before them."""
     if isinstance(given, str):
         return (ChatMessage(Role.USER, given),)
     messages: list[ChatMessage] = []
-    for place, item in enumerate(given):
-        kind = item.get("type", "message")
-        try:
-            if kind == "message":
-                messages.append(ChatMessage(_ROLES[item["role"]], _text(item.get("content"))))
-            elif kind == "function_call":
-                call = ToolCall(
-                    _string(item, "call_id"), _string(item, "name"), _string(item, "arguments")
-                )
+    for item in given:
+        match item:
+            case MessageItem(role=role, content=content):
+                messages.append(ChatMessage(_ROLES[role], _text(content)))
+            case FunctionCallItem():
+                call = ToolCall(item.call_id, item.name, item.arguments)
                 if not (messages and messages[-1].role is Role.ASSISTANT):
                     messages.append(ChatMessage(Role.ASSISTANT, ""))
                 last = messages.pop()
                 calls = (*last.tool_calls, call)
                 messages.append(ChatMessage(last.role, last.content, last.reasoning, calls))
-            elif kind == "function_call_output":
-                output = _text(item.get("output"))
-                messages.append(ChatMessage(Role.TOOL, output, call_id=_string(item, "call_id")))
-            elif kind != "reasoning":  # thoughts of earlier turns are left out
-                raise InvalidRequest(
-                    f"input[{place}]: items of the type {str(kind)[:32]!r} are not supported",
-                    param="input",
-                )
-        except (KeyError, TypeError, ValueError) as error:
-            of_type = f"input[{place}] is not a valid item of the type {str(kind)[:32]!r}"
-            raise InvalidRequest(f"{of_type}: {_reason(error)}", param="input") from error
+            case FunctionOutputItem(output=output, call_id=call_id):
+                messages.append(ChatMessage(Role.TOOL, _text(output), call_id=call_id))
     return tuple(messages)
 
 
-def _reason(error: Exception) -> str:
-    """Return what is wrong: a KeyError's text is the key alone."""
-    return (
-        f"{error} is missing or has an unknown value" if isinstance(error, KeyError) else str(error)
-    )
-
-
-def _string(item: Mapping[str, Any], name: str) -> str:
-    value = item[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string")
-    return value
-
-
-def _text(content: object) -> str:
+def _text(content: str | Sequence[TextPart] | None) -> str:
     """Return text, or the text of parts, one line each."""
     if content is None or isinstance(content, str):
         return content or ""
-    if not isinstance(content, list):
-        raise TypeError("text must be a string or a list of parts")
-    texts = []
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") not in _TEXTS:
-            raise TypeError("only text parts are supported")
-        texts.append(_string(part, "text"))
-    return "\n".join(texts)
+    return "\n".join(part.text for part in content)
 
 
 def _tools_json(tools: list[FunctionTool] | None) -> str:

@@ -106,16 +106,16 @@ class ApiServerConnections:
         except InvalidMessage as error:
             logger.exception("an API server sent an invalid message")
             api_server, ids = wire.named_requests(frames)
-            self.thread.tell(partial(self._refuse, api_server, ids, error))
+            self.thread.enqueue(partial(self._refuse, api_server, ids, error))
             return
-        self.thread.tell(partial(self._do, envelope.api_server, envelope.command))
+        self.thread.enqueue(partial(self._do, envelope.api_server, envelope.command))
 
     def forget(self, api_server: str) -> None:
         """Abort all requests of an API server that died."""
-        self.thread.tell(partial(self._forget, api_server))
+        self.thread.enqueue(partial(self._forget, api_server))
 
     # -- on the stepping thread ----------------------------------------------------------------
-    def take(self, chunks: list[Chunk]) -> None:
+    def deliver(self, chunks: list[Chunk]) -> None:
         """Send each API server its chunks, as one message."""
         shares: dict[_ApiServerConnection, list[Chunk]] = {}
         for chunk in chunks:

@@ -44,7 +44,7 @@ class LimitRepeats(logging.Filter):
             return True
         place, now_s = (record.pathname, record.lineno), self._clock()
         bucket = self._buckets.get(place) or TokenBucket.full(_REPEATS_PER_MINUTE, now_s)
-        if (taken := bucket.take(now_s)) is None:
+        if (taken := bucket.consume(now_s)) is None:
             self._left_out[place] = self._left_out.get(place, 0) + 1
             return False
         self._buckets[place] = taken

@@ -180,7 +180,7 @@ class RemoteEngine:
             return
         resumable.is_aborted = True
         if self._is_welcome:
-            self._tell(wire.Abort(request_id))
+            self._send_command(wire.Abort(request_id))
         else:  # no engine will respond
             self._end(resumable, aborted(request_id))
 
@@ -196,14 +196,14 @@ class RemoteEngine:
         """Turn backpressure on or off for a request."""
         if resumable := self._resumables.get(request_id):
             resumable.backpressured = backpressured
-        self._tell(wire.Backpressure(request_id, backpressured))
+        self._send_command(wire.Backpressure(request_id, backpressured))
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; nothing if it has ended."""
         if resumable := self._resumables.get(request_id):
             resumable.written += text_ids
             resumable.closed |= closed
-        self._tell(wire.Write(request_id, list(text_ids), closed))
+        self._send_command(wire.Write(request_id, list(text_ids), closed))
 
     async def add(self, name: str, model: Model) -> NoReturn:
         """Refuse: models can be added only if API servers and engine are one process (ADR 26).
@@ -227,7 +227,7 @@ class RemoteEngine:
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
             resumable.paused = paused
-        self._tell(wire.Pause(request_id, paused))
+        self._send_command(wire.Pause(request_id, paused))
 
     def _go_on(self) -> None:
         """Resubmit requests in flight, with their logs, to a new engine."""
@@ -238,7 +238,7 @@ class RemoteEngine:
             )
             self._send(frames)
             if resumable.backpressured:
-                self._tell(wire.Backpressure(request_id, True))
+                self._send_command(wire.Backpressure(request_id, True))
         if self._resumables:
             logger.warning("resuming %d requests on the next engine", len(self._resumables))
 
@@ -268,9 +268,9 @@ class RemoteEngine:
 
     def _end(self, resumable: ResumableRequest, last: Chunk) -> None:
         del self._resumables[resumable.request.request_id]
-        resumable.tell(last)
+        resumable.deliver(last)
 
-    def _tell(self, command: wire.Command) -> None:
+    def _send_command(self, command: wire.Command) -> None:
         if self._is_welcome:
             self._send(wire.encode_command(self._name, command))
 
@@ -311,13 +311,13 @@ class RemoteEngine:
                 self._num_acknowledged += 1
                 if self._num_acknowledged == ACKNOWLEDGE_EVERY:
                     self._num_acknowledged = 0
-                    self._tell(wire.Acknowledge(ACKNOWLEDGE_EVERY))
+                    self._send_command(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
     def _give(self, chunk: Chunk) -> None:
         resumable = self._resumables.get(chunk.request_id)
         if resumable is None:
             if chunk.reason is None:  # it still runs, but has no reader
-                self._tell(wire.Abort(chunk.request_id))
+                self._send_command(wire.Abort(chunk.request_id))
         else:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
@@ -325,5 +325,5 @@ class RemoteEngine:
 
     def _fail_all(self, error: InvalidMessage) -> None:
         for request_id, resumable in list(self._resumables.items()):
-            self._tell(wire.Abort(request_id))
+            self._send_command(wire.Abort(request_id))
             self._end(resumable, failure(request_id, error))

@@ -47,9 +47,9 @@ class ResumableRequest:
             self._logprobs.append(chunk.logprobs)
         if chunk.pcm is not None:
             self._chunk_samples.append(len(chunk.pcm))
-        self.tell(chunk)
+        self.deliver(chunk)
 
-    def tell(self, chunk: Chunk) -> None:
+    def deliver(self, chunk: Chunk) -> None:
         """Pass a chunk to the reader, if it is still there."""
         stream = self.stream()
         if stream is not None:

@@ -37,7 +37,7 @@ class AudioChunk(NamedTuple):
     playable_ms: float
 
 
-Answer = tuple[AudioChunk, ...]
+AnswerStart = tuple[AudioChunk, ...]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ProductionPace:
 
     longest_ms: float = _LONGEST_MS
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _answers: deque[AnswerStart] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     @property
     def rate(self) -> float:
@@ -58,7 +58,7 @@ class ProductionPace:
         return min(self._rates, default=DEFAULT_RATE)
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerStart, ...]:
         """Return the chunks with which the recent answers began; none while they are too few."""
         return tuple(self._answers) if len(self._answers) >= _LEAST_REMEMBERED else ()
 
@@ -70,7 +70,7 @@ class ProductionPace:
             self._answers.append(_beginning(chunks))
 
 
-def _beginning(chunks: Sequence[AudioChunk]) -> Answer:
+def _beginning(chunks: Sequence[AudioChunk]) -> AnswerStart:
     before_ms = accumulate((chunk.audio_ms for chunk in chunks), initial=0.0)
     kept = zip(chunks, before_ms, strict=False)
     return tuple(chunk for chunk, start_ms in kept if start_ms < _REMEMBERED_MS)

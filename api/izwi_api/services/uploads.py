@@ -222,7 +222,7 @@ class Uploads:
 
     def _give_turns(self) -> None:
         while self._waiting and self._pieces.total() < self._max_pieces:
-            upload, turn = self._line.take()
+            upload, turn = self._line.pop()
             if turn.done():  # its caller has left
                 continue
             self._stop_waiting(upload.caller)

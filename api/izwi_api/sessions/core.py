@@ -1,6 +1,6 @@
 """The core of a live session: one reader, one writer, one clock, and one way to end.
 
-    client ──▶ wire ──▶ read ──▶ Service.take
+    client ──▶ wire ──▶ read ──▶ Service.handle_message
     client ◀── wire ◀── write ◀── outbox ◀── put, send
                         watch ──▶ limits, Service.tick
 
@@ -51,7 +51,7 @@ class Service(Protocol):
         """Whether the server is working for the client."""
         ...
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Send the first messages."""
         ...
 
@@ -59,7 +59,7 @@ class Service(Protocol):
         """Return the tasks beside reading and writing; the session ends when the first one ends."""
         ...
 
-    async def take(self, message: Message) -> None:
+    async def handle_message(self, message: Message) -> None:
         """Handle a message. Its errors are reported; SessionOver ends the session."""
         ...
 
@@ -130,7 +130,7 @@ class Session:
         writing = asyncio.create_task(self._write())
         try:
             try:
-                service.begin()
+                service.start_session()
                 error = await self._serve(service, writing)
             finally:
                 service.close()
@@ -195,7 +195,7 @@ class Session:
             message = await self._wire.receive()
             self._active_s = time.monotonic()
             try:
-                await service.take(message)
+                await service.handle_message(message)
                 num_bad = 0
             except SessionOver:
                 raise

@@ -115,7 +115,7 @@ class OpenSessions:
                 retry_after_s=_RETRY_AFTER_S,
             )
         try:
-            server_slot = self._server.take(self._counts.a_server)
+            server_slot = self._server.acquire(self._counts.a_server)
             if server_slot is None:
                 raise Overloaded(
                     f"the server has its maximum of {self._counts.a_server} live "
@@ -164,7 +164,7 @@ class OpenSessions:
             await asyncio.sleep(_REVIEW_S)
             self.review()
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_detached(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a session that belongs to no request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -238,7 +238,7 @@ class OpenSessions:
         if seat.number is not None and seat.number < limit:
             return True
         assert seat.holder.key_name is not None
-        number = self._of_key(seat.holder.key_name).take(limit)
+        number = self._of_key(seat.holder.key_name).acquire(limit)
         if number is None:
             return False
         self._vacate(seat)

@@ -27,7 +27,7 @@ class Slots:
         self._taken: set[int] = set()
         self._file: int | None = None
 
-    def take(self, limit: int) -> int | None:
+    def acquire(self, limit: int) -> int | None:
         """Take one of the first `limit` slots; return None if all are taken."""
         if self._path is not None and self._file is None:
             self._open(self._path)

@@ -84,7 +84,7 @@ class TokenBucket:
         level = min(self.capacity, self.level + elapsed_s * self.per_s)
         return replace(self, level=level, at_s=max(self.at_s, now_s))
 
-    def take(self, now_s: float) -> Self | None:
+    def consume(self, now_s: float) -> Self | None:
         """Return the bucket with one request less, or None if it is empty."""
         bucket = self.at(now_s)
         if bucket.level < 1.0 - _ROUNDING:
@@ -119,7 +119,7 @@ class DayQuota:
         day = int(now_s // DAY_S)
         return replace(self, used=0.0, day=day) if day > self.day else self
 
-    def take(self, now_s: float, amount: float) -> Self | None:
+    def consume(self, now_s: float, amount: float) -> Self | None:
         """Return the quota with an amount used, or None if not enough is left."""
         quota = self.at(now_s)
         if quota.used + amount > quota.limit:
@@ -211,7 +211,7 @@ class Meter:
             return
         with self._counting():
             now_s = self._clock()
-            bucket = self._bucket.take(now_s)
+            bucket = self._bucket.consume(now_s)
             if bucket is None:
                 wait_s = max(1, math.ceil(self._bucket.wait_s(now_s)))
                 raise RateLimited(
@@ -237,7 +237,7 @@ class Meter:
     def _charge(self, now_s: float, amounts: Mapping[str, float]) -> None:
         after: dict[str, DayQuota] = {}
         for what, quota in self._quotas.items():
-            taken = quota.take(now_s, amounts.get(what, 0.0))
+            taken = quota.consume(now_s, amounts.get(what, 0.0))
             if taken is None:
                 raise QuotaExceeded(
                     f"this key may use {quota.limit:g} {what} a day (UTC); "

@@ -64,12 +64,12 @@ class PromptCache:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         prompt = VoicePrompt(embedding, codes, text)
-        self._keep(key, prompt)
+        self._remember(key, prompt)
         return prompt
 
     def save(self, folder: Path, checkpoint: str, prompt: VoicePrompt) -> None:
         """Store a prompt. If the disk is full, the next process encodes the clip again."""
-        self._keep((folder.name, checkpoint), prompt)
+        self._remember((folder.name, checkpoint), prompt)
         try:
             (folder / "prompts").mkdir(exist_ok=True)
             replace_durably(_path(folder, checkpoint), _as_npz(prompt))
@@ -84,7 +84,7 @@ class PromptCache:
             for key in [key for key in self._kept if key[0] == folder.name]:
                 del self._kept[key]
 
-    def _keep(self, key: tuple[str, str], prompt: VoicePrompt) -> None:
+    def _remember(self, key: tuple[str, str], prompt: VoicePrompt) -> None:
         with self._lock:
             self._kept[key] = prompt
             self._kept.move_to_end(key)

@@ -138,7 +138,7 @@ class References:
                         limit.allow(self._pace.time_s(clip.num_bytes))
                         connection.receive_data(await reader.read(_READ_BYTES))
                     else:
-                        clip.take(event)
+                        clip.handle_event(event)
                 return clip.content
             finally:
                 # Not `close`, which would wait for the other side.
@@ -212,7 +212,7 @@ class _Clip:
         """The clip."""
         return bytes(self._content)
 
-    def take(self, event: object) -> None:
+    def handle_event(self, event: object) -> None:
         """Handle the connection's next event. Raises _Refused."""
         if isinstance(event, h11.InformationalResponse):
             self._num_interim += 1

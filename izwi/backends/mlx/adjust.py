@@ -119,7 +119,7 @@ def _counted(
         return None
     taken: Float32 = np.zeros(shape, dtype=np.float32)
     for row in rows:
-        p, counts = params[row], SamplerState.of(draws[row], track).counts(draws[row])
+        p, counts = params[row], SamplerState.for_draw(draws[row], track).counts(draws[row])
         often = np.array(list(counts.values()), dtype=np.float32)
         taken[row, list(counts)] = p.presence_penalty + p.frequency_penalty * often
     return taken

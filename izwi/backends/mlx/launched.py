@@ -111,7 +111,7 @@ class LaunchedSteps:
         draws = StepBatch(tuple(packed)).draws
         parts = self._parts(draws, hidden, places_drawn(packed), before)
         # what cannot be drawn fails here; `MlxBackend.running` hands over the pages
-        _begin([(part.entries, part.sampler.reported) for part in parts])
+        _start_evaluation([(part.entries, part.sampler.reported) for part in parts])
         for part in parts:
             keys = [draws[place].key for place in part.places]
             self._drawn.update((key, _Source(part, place)) for place, key in enumerate(keys))
@@ -150,7 +150,7 @@ class LaunchedSteps:
                 for part, members, sources in _by_part(mine, before)
                 if part.track == track
             ]
-            sampler = self._sampling.of(mine, track, ahead)
+            sampler = self._sampling.for_step(mine, track, ahead)
             states = mx.take(hidden, mx.array(last[places]), axis=0)
             entries = self._model.draw(states, sampler.pick, track)
             parts.append(_Part(track, places, sampler, entries))
@@ -173,7 +173,7 @@ class LaunchedSteps:
         for _, places in sorted(batches.items()):
             codes = mx.array(np.stack([chunks[place] for place in places]))
             audio = self._decoded(codes, [rows[place] for place in places]).astype(mx.float32)
-            _begin(audio)
+            _start_evaluation(audio)
             begun.update((place, partial(_samples, audio, n)) for n, place in enumerate(places))
         return [begun[place] for place in range(len(chunks))]
 
@@ -208,7 +208,7 @@ def can_launch(model: Model) -> bool:
     return isinstance(model, CapturableTracks if len(model.tracks) > 1 else Capturable)
 
 
-def _begin(*arrays: Any) -> None:
+def _start_evaluation(*arrays: Any) -> None:
     """Hand arrays, in any lists, to the device. Raises RuntimeError if there is no memory."""
     mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 

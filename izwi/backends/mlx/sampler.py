@@ -40,7 +40,7 @@ class MlxSampling:
         self._tracks, self.precision = tracks, precision
         self._never: dict[tuple[int, tuple[int, ...], bool], npt.NDArray[np.bool_]] = {}
 
-    def of(
+    def for_step(
         self,
         draws: Sequence[Row],
         track: int = 0,
@@ -132,7 +132,7 @@ class MlxSampler:
         table = _table(params, precision)
         if table.all_greedy:
             return mx.argmax(logits, axis=-1).astype(mx.int64)
-        noise = mx.array(self._noise.of(codebook), dtype=precision)
+        noise = mx.array(self._noise.uniform(codebook), dtype=precision)
         return _draw(logits, table, noise)
 
     def process(self, logits: mx.array) -> mx.array:

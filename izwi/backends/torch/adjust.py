@@ -64,7 +64,7 @@ class Adjustments:
     def _shift(self, logits: Tensor, row: int) -> None:
         """Add bias and penalties to one row, (vocabulary,), in place."""
         drawn, params = self._draws[row], self._params[row]
-        state = SamplerState.of(drawn, self._track)
+        state = SamplerState.for_draw(drawn, self._track)
         vocabulary, device = logits.shape[0], logits.device
         known = [(index, bias) for index, bias in params.logit_bias if index < vocabulary]
         if known:

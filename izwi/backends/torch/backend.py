@@ -168,7 +168,7 @@ class TorchBackend:
             return GraphBytes()
         from izwi.backends.torch.captured.graphs import ModelArrays, rehearsed
 
-        spec, size = KVSpec.of(model.layers), config.page_size
+        spec, size = KVSpec.from_layers(model.layers), config.page_size
         kv = self.paged_kv(spec, 1, size, config.kv_dtype)
         kv.num_pages = pages_for(model.max_positions, size)  # no kernel runs that would read them
         frames = frame_track(model.tracks)

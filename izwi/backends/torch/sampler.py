@@ -54,7 +54,7 @@ class TorchSampling:
     def __init__(self, tracks: Sequence[Track], device: torch.device):
         self.suppressed = [Suppressed.on(device, track.suppressed) for track in tracks]
 
-    def of(self, draws: Sequence[Row], track: int = 0) -> Sampler:
+    def for_step(self, draws: Sequence[Row], track: int = 0) -> Sampler:
         """Create the sampler of one step and track."""
         return Sampler(draws, self.suppressed[track], track)
 
@@ -120,7 +120,7 @@ class Sampler:
             return logits.argmax(-1)
         # Metal has no float64
         precision = torch.float32 if logits.device.type == "mps" else torch.float64
-        noise = torch.from_numpy(self._noise.of(codebook)).to(precision).to(logits.device)
+        noise = torch.from_numpy(self._noise.uniform(codebook)).to(precision).to(logits.device)
         return _draw(logits, table, noise)
 
     def process(self, logits: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class LFM2Audio:
     def max_positions(self) -> int:
         return self._config.lfm.max_position_embeddings
 
-    def begin(self, request: Request) -> TrackProgress:  # noqa: ARG002
+    def initial_progress(self, request: Request) -> TrackProgress:  # noqa: ARG002
         return _progress(first_turn(self._blocks))
 
     def following(

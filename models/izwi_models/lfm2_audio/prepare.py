@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from izwi.arrays import Float32
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
 from izwi.inputs.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
-from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, ConversationInput
+from izwi.inputs.conversation import AnswerContent, AnswerLog, AudioContent, ConversationInput
 from izwi.inputs.grammar import Grammar, answer_grammar
 from izwi.inputs.speech import SpeechInput, TextMode, TranscriptionInput
 from izwi.request.request import Request, SamplingParams, TrackParams
@@ -260,7 +260,7 @@ def _part(checkpoint: Checkpoint, role: Role, part: str | AudioContent | AnswerC
     return _checked_answer(checkpoint.config, part.entries)
 
 
-def _checked_answer(config: LFM2AudioConfig, entries: Answer) -> Answer:
+def _checked_answer(config: LFM2AudioConfig, entries: AnswerLog) -> AnswerLog:
     vocabulary = {1: config.lfm.vocab_size, config.codebooks: CODES}
     for entry in entries:
         most = vocabulary.get(len(entry))

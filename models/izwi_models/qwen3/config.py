@@ -5,7 +5,7 @@ Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from izwi.model.layers import PagedAttention
 from izwi.ops.attention_spec import AttentionSpec
@@ -45,38 +45,18 @@ class DecoderConfig:
         return (layer,) * self.num_hidden_layers
 
 
-def stack_of(config: object) -> DecoderConfig:
-    """Return the stack's sizes from a larger configuration with the same names."""
-    return DecoderConfig(
-        **{field.name: getattr(config, field.name) for field in fields(DecoderConfig)}
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class TextConfig:
+class TextConfig(DecoderConfig):
     """A decoder of text and its vocabulary, named as in the published config.json.
 
     Rotary sections have no effect: all rows are equal.
     """
 
     vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     hidden_act: str
     max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
     attention_bias: bool
     tie_word_embeddings: bool
-
-    @property
-    def decoder(self) -> DecoderConfig:
-        """Sizes of the decoder stack."""
-        return stack_of(self)
 
 
 def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ...]]:

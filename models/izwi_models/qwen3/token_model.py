@@ -43,13 +43,13 @@ class TokenModel:
             track: The output track; default: text.
         """
         self._ops, self._weights, self._text = ops, weights, text
-        self._decoder, self._prefix, self._head = text.decoder, prefix, head
+        self._prefix, self._head = prefix, head
         self.tracks = (track or Track("text", 1, text.vocab_size),)
 
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
         """What each layer caches of a position."""
-        return self._decoder.layers
+        return self._text.layers
 
     @property
     def max_positions(self) -> int:
@@ -62,7 +62,7 @@ class TokenModel:
 
     def run(self, x: Array, context: AttentionContext) -> Array:
         """Run packed positions through the decoder."""
-        return decode(self._ops, self._weights, self._decoder, self._prefix, x, context)
+        return decode(self._ops, self._weights, self._text, self._prefix, x, context)
 
     def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:  # noqa: ARG002
         """Draw an id from each state: (rows, 1) int64."""
@@ -120,7 +120,7 @@ def token_sizes(
         encoders: Its audio encoders.
     """
     return ModelSizes(
-        text.decoder.layers,
+        text.layers,
         text.max_position_embeddings,
         (vocabulary or text.vocab_size,),
         encodes=True,

@@ -73,7 +73,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
     config = read_config(folder)
     weights = backend.load_weights(folder, tensor_shapes(config))
     weights = pack_encoder(backend.ops, weights, config.audio)
-    weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
+    weights = pack(backend.ops, weights, config.text, TEXT_PREFIX)
     return Qwen3Aligner(backend.ops, weights, config)
 
 

@@ -176,7 +176,7 @@ def tensor_shapes(config: Parts, *, with_head: bool | None = None) -> Shapes:
         with_head = not text.tie_word_embeddings
     shapes = {AUDIO_PREFIX + name: shape for name, shape in _audio_shapes(config.audio).items()}
     shapes[EMBEDDING] = (text.vocab_size, text.hidden_size)
-    shapes.update(decoder_shapes(text.decoder, TEXT_PREFIX))
+    shapes.update(decoder_shapes(text, TEXT_PREFIX))
     if with_head:
         shapes[HEAD] = (text.vocab_size, text.hidden_size)
     return shapes

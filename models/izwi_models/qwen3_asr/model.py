@@ -79,7 +79,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3ASR:
     if config.text.tie_word_embeddings:
         weights.pop(HEAD, None)
     weights = pack_encoder(backend.ops, weights, config.audio)
-    weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
+    weights = pack(backend.ops, weights, config.text, TEXT_PREFIX)
     return Qwen3ASR(backend.ops, weights, config)
 
 

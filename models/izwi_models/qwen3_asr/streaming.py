@@ -148,7 +148,7 @@ class AsrStream:
         windows = self._features.windows(stop // WHISPER_HOP)
         return self._step(stop, windows, is_final=False)
 
-    def take(self, step: StreamStep, token_ids: Seq[int]) -> PartialTranscript:
+    def add_tokens(self, step: StreamStep, token_ids: Seq[int]) -> PartialTranscript:
         """Add the token ids emitted for the last step, without stop ids; return its transcript."""
         _, last = self._answer_until(step.stop - step.start)
         raw = step.prefix + self._tokens.decode(token_ids)

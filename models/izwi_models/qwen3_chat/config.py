@@ -98,7 +98,7 @@ def tensor_shapes(
             checkpoint may have one; None follows `tie_word_embeddings`.
     """
     table = (config.vocab_size, config.hidden_size)
-    shapes = {EMBEDDING: table, **decoder_shapes(config.decoder, PREFIX)}
+    shapes = {EMBEDDING: table, **decoder_shapes(config, PREFIX)}
     if with_head is None:
         with_head = not config.tie_word_embeddings
     return shapes | {HEAD: table} if with_head else shapes

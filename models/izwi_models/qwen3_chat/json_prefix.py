@@ -35,12 +35,12 @@ class JsonPrefix:
     def read(self, text: str) -> int:
         """Read more text; return how many of its characters belong to the object."""
         for place, character in enumerate(text):
-            if self.done or self.failed or not self._take(character):
+            if self.done or self.failed or not self._accept(character):
                 self.failed = self.failed or not self.done
                 return place
         return len(text)
 
-    def _take(self, character: str) -> bool:
+    def _accept(self, character: str) -> bool:
         if self._string is not None:
             return self._take_in_string(character)
         if self._scalar:

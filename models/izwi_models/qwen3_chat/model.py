@@ -94,7 +94,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
     weights = dict(backend.load_weights(folder, _shapes(folder, config)))
     if config.tie_word_embeddings:
         weights.pop(HEAD, None)
-    weights = pack(backend.ops, weights, config.decoder, PREFIX)
+    weights = pack(backend.ops, weights, config, PREFIX)
     end_ids = read_stop_ids(folder, config.vocab_size)
     return Qwen3Chat(backend.ops, weights, config, end_ids, folder)
 

@@ -125,7 +125,7 @@ class CallReader:
         name = _string(head[1]) if head else None
         # a tag inside the head ends it; otherwise the result would depend on how the text is cut
         if head and name and not any(0 <= tag < head.end() for tag in (end, nested)):
-            self._begin(name)
+            self._start_call(name)
             self._arguments = JsonPrefix()
             self._enter(_Place.ARGUMENTS, self._pending[head.end() :])
             return True
@@ -154,7 +154,7 @@ class CallReader:
         name = call.get("name")
         if not (isinstance(name, str) and name and isinstance(arguments, dict)):
             return False
-        self._begin(name)
+        self._start_call(name)
         self._grow(json.dumps(arguments, ensure_ascii=False))
         self._complete()
         return True
@@ -188,7 +188,7 @@ class CallReader:
     def _enter(self, place: _Place, pending: str) -> None:
         self._place, self._pending, self._searched = place, pending, 0
 
-    def _begin(self, name: str) -> None:
+    def _start_call(self, name: str) -> None:
         self._calls.append(CallText(self._num_begun, name))
         self._num_begun += 1
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3.config import DecoderConfig, stack_of
+from izwi_models.qwen3.config import DecoderConfig
 from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 from izwi_models.qwen3_codec.config import CodecConfig, codec_config
 
@@ -36,29 +36,16 @@ _CODEC_IDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class CodePredictorConfig:
+class CodePredictorConfig(DecoderConfig):
     """The stack that draws codebooks 1.. of a frame from the talker's hidden state."""
 
     vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
     num_code_groups: int
     hidden_act: str
 
-    @property
-    def stack(self) -> DecoderConfig:
-        """The decoder stack."""
-        return stack_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class TalkerConfig:
+class TalkerConfig(DecoderConfig):
     """The stack with one position per frame, which draws codebook 0.
 
     `vocab_size` counts codes, controls, languages and speakers; `text_vocab_size` text tokens.
@@ -67,15 +54,7 @@ class TalkerConfig:
 
     vocab_size: int
     text_vocab_size: int
-    hidden_size: int
     text_hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
     num_code_groups: int
     max_position_embeddings: int
     hidden_act: str
@@ -90,11 +69,6 @@ class TalkerConfig:
     spk_id: Mapping[str, int]
     spk_is_dialect: Mapping[str, Any]
     code_predictor_config: CodePredictorConfig
-
-    @property
-    def stack(self) -> DecoderConfig:
-        """The decoder stack."""
-        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +207,14 @@ def _talker_shapes(talker: TalkerConfig) -> Shapes:
         "talker.text_projection.linear_fc2.weight": (hidden, text),
         "talker.text_projection.linear_fc2.bias": (hidden,),
         "talker.codec_head.weight": (talker.vocab_size, hidden),
-        **decoder_shapes(talker.stack, "talker.model."),
+        **decoder_shapes(talker, "talker.model."),
     }
 
 
 def _predictor_shapes(talker: TalkerConfig) -> Shapes:
     predictor = talker.code_predictor_config
     prefix = "talker.code_predictor."
-    shapes = decoder_shapes(predictor.stack, f"{prefix}model.")
+    shapes = decoder_shapes(predictor, f"{prefix}model.")
     for n in range(predictor.num_code_groups - 1):
         # rows are summed into the talker's input too, hence its width
         shapes[f"{prefix}model.codec_embedding.{n}.weight"] = (

@@ -55,17 +55,17 @@ class Cutter:
             while self.limit is not None and len(self._rest.rstrip()) > self.limit:
                 cut = _last_end(self._rest[: self.limit + 1], self.limit) or self.limit
                 parts.append(Part(self._rest[:cut].rstrip()[self._given :], ends=True))
-                self._begin(self._rest[cut:].lstrip())
+                self._start_piece(self._rest[cut:].lstrip())
             parts += self._settled()
         return parts
 
     def close(self) -> list[Part]:
         """Return the rest of the last piece, as no text follows; nothing if there is no piece."""
         text, started = self._rest.rstrip()[self._given :], self._started or bool(self._rest)
-        self._begin("")
+        self._start_piece("")
         return [Part(text, ends=True)] if started else []
 
-    def _begin(self, rest: str) -> None:
+    def _start_piece(self, rest: str) -> None:
         self._rest, self._given, self._started = rest, 0, False
 
     def _settled(self) -> list[Part]:

@@ -78,7 +78,7 @@ class Qwen3TTS:
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
         """Cache specification of each layer of the talker."""
-        return self._config.talker_config.stack.layers
+        return self._config.talker_config.layers
 
     @property
     def max_positions(self) -> int:
@@ -245,7 +245,7 @@ def read_sizes(folder: Path) -> ModelSizes:
         if not config.clones_by_vector:
             encoders.append(CodeSizes(codec_config))
     return ModelSizes(
-        config.talker_config.stack.layers,
+        config.talker_config.layers,
         config.talker_config.max_position_embeddings,
         (config.talker_config.vocab_size,),
         CodecSizes(codec_config),

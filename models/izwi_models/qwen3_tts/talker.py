@@ -31,8 +31,8 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
     plain weights, which training needs for gradients.
     """
     talker = config.talker_config
-    ready = pack(ops, weights, talker.stack, "talker.model.")
-    ready = pack(ops, ready, talker.code_predictor_config.stack, f"{_PREDICTOR}model.")
+    ready = pack(ops, weights, talker, "talker.model.")
+    ready = pack(ops, ready, talker.code_predictor_config, f"{_PREDICTOR}model.")
     names = _embedding_names(talker.num_code_groups)
     sizes = [weights[name].shape[0] for name in names]
     offsets = -NOTHING + np.cumsum([0, *(size + 1 for size in sizes[:-1])])
@@ -84,7 +84,7 @@ def hidden_states(
     ops: Ops, weights: Weights, config: TTSConfig, x: Array, context: AttentionContext
 ) -> Array:
     """Run the talker: input embeddings (..., tokens, hidden) -> states after the final norm."""
-    return decode(ops, weights, config.talker_config.stack, "talker.model.", x, context)
+    return decode(ops, weights, config.talker_config, "talker.model.", x, context)
 
 
 def codec_logits(ops: Ops, weights: Weights, hidden: Array) -> Array:
@@ -109,13 +109,13 @@ def predict_codes(
         (rows, codebooks) int64, including the first ids.
     """
     predictor = config.talker_config.code_predictor_config
-    stack, groups = predictor.stack, predictor.num_code_groups
-    context = ops.scratch_context(hidden.shape[0], groups, stack.num_hidden_layers, stack.attention)
+    groups, num_layers = predictor.num_code_groups, predictor.num_hidden_layers
+    context = ops.scratch_context(hidden.shape[0], groups, num_layers, predictor.attention)
     ids = [first_ids]
     first = _embed_for_predictor(ops, weights, first_ids, 0)
     x = ops.stack([_to_predictor(ops, weights, hidden), first], 1)  # (rows, 2, predictor hidden)
     for codebook in range(1, groups):
-        out = decode(ops, weights, stack, f"{_PREDICTOR}model.", x, context)
+        out = decode(ops, weights, predictor, f"{_PREDICTOR}model.", x, context)
         context.advance(x.shape[1])
         ids.append(pick(_code_logits(ops, weights, out[:, -1], codebook), codebook))
         if codebook + 1 < groups:  # the last code is never fed back
@@ -138,13 +138,13 @@ def predictor_logits(
     Returns:
         (n, codebooks - 1, predictor vocabulary); [:, j] are the logits of codebook j + 1.
     """
-    stack = config.talker_config.code_predictor_config.stack
+    predictor = config.talker_config.code_predictor_config
     groups = codes.shape[1]
     inputs = [hidden, embed_codec(ops, weights, codes[:, 0])]
     inputs += [_embed_code(ops, weights, codes[:, j], j) for j in range(1, groups - 1)]
     x = _to_predictor(ops, weights, ops.stack(inputs, 1))  # (n, codebooks, predictor hidden)
     context = ops.dense_context(x.shape[0], groups)
-    out = decode(ops, weights, stack, f"{_PREDICTOR}model.", x, context)
+    out = decode(ops, weights, predictor, f"{_PREDICTOR}model.", x, context)
     return ops.stack([_code_logits(ops, weights, out[:, j], j) for j in range(1, groups)], 1)
 
 

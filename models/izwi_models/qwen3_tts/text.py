@@ -66,20 +66,20 @@ class OpenTurn:
         """Begin with the id `start`; the ids `last` follow the text."""
         self.role = [start]
         self._tokenizer, self._last = tokenizer, last
-        self._take(tokenizer.write("assistant\n"))
+        self._append_ids(tokenizer.write("assistant\n"))
 
     def write(self, text: str, *, word_ends: bool = False) -> list[int]:
         """Add text; return its ids that are now settled.
 
         See `IncrementalTokenizer.write` for `word_ends`.
         """
-        return self._take(self._tokenizer.write(text, word_ends=word_ends))
+        return self._append_ids(self._tokenizer.write(text, word_ends=word_ends))
 
     def close(self) -> list[int]:
         """Return the ids of the rest."""
-        return self._take(self._tokenizer.close()) + self._last
+        return self._append_ids(self._tokenizer.close()) + self._last
 
-    def _take(self, ids: list[int]) -> list[int]:
+    def _append_ids(self, ids: list[int]) -> list[int]:
         missing = ROLE_IDS - len(self.role)
         self.role += ids[:missing]
         return ids[missing:]

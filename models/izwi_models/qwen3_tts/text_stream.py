@@ -98,7 +98,7 @@ class TextStream:
         if not self._begun:
             self._first += ids
             self._said.append(part.text)
-            request, ids = self._begin(name, turn, part.ends)
+            request, ids = self._start_request(name, turn, part.ends)
         if self._begun and (request or ids or part.ends):
             if made and made[-1].piece == self._piece:
                 before = made.pop()
@@ -110,7 +110,9 @@ class TextStream:
             self._piece += 1
             self._turn, self._begun, self._first, self._said = None, False, [], []
 
-    def _begin(self, name: str, turn: OpenTurn, complete: bool) -> tuple[Request | None, list[int]]:
+    def _start_request(
+        self, name: str, turn: OpenTurn, complete: bool
+    ) -> tuple[Request | None, list[int]]:
         """Return the request of the current piece, if it can begin, and the ids to append."""
         enough = self._draft.first_ids
         is_open = self._draft.mode is TextMode.STREAMING and len(self._first) >= enough

@@ -207,8 +207,8 @@ def test_a_chat_models_spoken_answer_needs_a_voice(world):
 # -- earlier answers -------------------------------------------------------------------------
 async def test_an_answer_that_one_model_spoke_has_no_text_for_another(world):
     kept: StoredAnswers = world.app.state.izwi.services.answers
-    said, _ = await kept.keep("", "chat", "At seven.")
-    spoken, _ = await kept.keep("", "chat", AnswerContent(((1, 2), (3,))))
+    said, _ = await kept.store_answer("", "chat", "At seven.")
+    spoken, _ = await kept.store_answer("", "chat", AnswerContent(((1, 2), (3,))))
     answer = post(world, {"role": "assistant", "audio": {"id": said}}, user(TEXT))
     assert answer["choices"][0]["message"]["content"] == "hm"
     assert [message.content for message in world.asked[-1].messages] == ["At seven.", "hm"]

@@ -177,6 +177,72 @@ def test_an_item_that_lacks_a_role_is_refused_by_the_name_of_the_field(world, it
     assert ("'role'" in message) or ("'owner'" in message)
 
 
+def user(content):
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (user([{"type": "input_image"}]), "only text parts are supported"),
+        (user(["x"]), "only text parts are supported"),
+        (user([{"text": "x"}]), "only text parts are supported"),
+        (user([{"type": "input_text"}]), "'text' is missing or has an unknown value"),
+        (user([{"type": "text", "text": 3}]), "text must be a string"),
+        (user({"text": "x"}), "text must be a string or a list of parts"),
+        ({"type": "function_call", "call_id": "c", "name": 3}, "name must be a string"),
+        ({"type": "function_call_output", "output": "x"}, "'call_id' is missing"),
+        ({"type": "computer_call"}, "items of the type 'computer_call' are not supported"),
+        ({"type": ["message"]}, "are not supported"),
+    ],
+)
+def test_bad_item_is_refused_by_its_index_and_its_fault(world, item, message):
+    body = {"model": "chat", "input": [user("a"), item]}
+    answer = httpx.post(f"{world.url}/responses", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert (error["param"], error["code"]) == ("input", "invalid_request")
+    assert error["message"].startswith("input[1]")
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize("given", [3, True, {"role": "user"}, [3], [user("a"), "b"], [[]]])
+def test_input_that_is_neither_text_nor_items_is_an_invalid_value(world, given):
+    answer = httpx.post(f"{world.url}/responses", json={"model": "chat", "input": given})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, "input", "invalid_value")
+
+
+def test_keys_that_a_response_adds_to_its_items_are_not_read(sdk, world):
+    part = {"type": "output_text", "text": "b", "annotations": [{"a": 1}], "logprobs": [3]}
+    said = {"type": "message", "id": "m", "status": "completed", "phase": None}
+    items = [
+        user([{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]),
+        {"type": "reasoning", "id": "r", "summary": 3, "encrypted_content": None},
+        said | {"role": "assistant", "content": [part]},
+        {"type": "function_call_output", "call_id": "c", "output": [part, part], "status": "x"},
+    ]
+    sdk.create(model="chat", input=items)
+    got = [(m.role, m.content, m.call_id) for m in world.asked[-1].messages]
+    assert got == [
+        (Role.USER, "a\nb", None),
+        (Role.ASSISTANT, "b", None),
+        (Role.TOOL, "b\nb", "c"),
+    ]
+
+
+def test_openapi_describes_the_items_of_the_input(world):
+    paths = httpx.get(f"{world.url.removesuffix('/v1')}/openapi.json").json()["paths"]
+    content = paths["/v1/responses"]["post"]["requestBody"]["content"]["application/json"]
+    text, items = content["schema"]["properties"]["input"]["anyOf"]
+    assert text == {"type": "string"}
+    kinds = {one["properties"]["type"]["const"]: one for one in items["items"]["oneOf"]}
+    assert kinds.keys() == {"message", "function_call", "function_call_output", "reasoning"}
+    assert kinds["message"]["required"] == ["role"]
+    parts = kinds["message"]["properties"]["content"]["anyOf"][1]["items"]
+    assert parts["properties"]["type"]["enum"] == ["input_text", "output_text", "text"]
+
+
 def test_a_response_with_store_false_is_not_stored(sdk):
     first = sdk.create(model="chat", input="x", store=False)
     with pytest.raises(openai.BadRequestError):
@@ -201,7 +267,7 @@ async def test_responses_are_kept_for_an_hour_in_bounded_memory():
     kept = StoredResponses(StoredItems(max_bytes=1000, clock=lambda: now[0]))
     message = (ChatMessage(Role.USER, "x" * 300),)
     for name in "abcd":
-        await kept.keep("", name, message)
+        await kept.store_response("", name, message)
         now[0] += 1
     assert await kept.messages("", "c") == await kept.messages("", "d") == message
     with pytest.raises(InvalidRequest):  # there was no room

@@ -65,13 +65,13 @@ class Echo:
         self.session, self.is_busy, self.is_closed, self.seen = session, False, False, []
         self.work = None
 
-    def begin(self):
+    def start_session(self):
         self.session.put("hello")
 
     def background_tasks(self):
         return () if self.work is None else (self.work,)
 
-    async def take(self, message):
+    async def handle_message(self, message):
         self.seen.append(message)
         if message == "bad":
             raise InvalidRequest("no")
@@ -274,7 +274,7 @@ async def test_a_session_of_no_request_closes_its_connection_when_the_server_sto
             await asyncio.sleep(0.01)  # as a farewell over the network
             events.append("closed")
 
-    sessions.keep(call())
+    sessions.run_detached(call())
     await until(lambda: events)
     await sessions.close()
     assert events == ["open", "closed"]
@@ -378,7 +378,7 @@ import sys
 from pathlib import Path
 from izwi_api.sessions.slots import Slots
 slots = Slots(Path(sys.argv[1]))
-print([slots.take(3) for _ in range(int(sys.argv[2]))], flush=True)
+print([slots.acquire(3) for _ in range(int(sys.argv[2]))], flush=True)
 sys.stdin.read()
 """
 
@@ -394,21 +394,21 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
     first, taken = hold(2)
     assert taken == "[0, 1]"
     here = Slots(tmp_path / "deep" / "slots")
-    assert [here.take(3), here.take(3)] == [2, None]
+    assert [here.acquire(3), here.acquire(3)] == [2, None]
     here.release(2)
     second, taken = hold(3)
     assert taken == "[2, None, None]"
     first.kill()
     first.wait(60)
-    assert here.take(3) == 0
+    assert here.acquire(3) == 0
     second.communicate(timeout=60)
     first.communicate()
-    assert [here.take(3), here.take(3), here.take(3)] == [1, 2, None]
+    assert [here.acquire(3), here.acquire(3), here.acquire(3)] == [1, 2, None]
     here.close()
 
 
 def test_an_unusable_file_stops_no_session(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     slots = Slots(tmp_path / "file" / "slots")
-    assert [slots.take(2), slots.take(2), slots.take(2)] == [0, 1, None]
+    assert [slots.acquire(2), slots.acquire(2), slots.acquire(2)] == [0, 1, None]
     assert "counts alone" in caplog.text

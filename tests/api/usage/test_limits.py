@@ -33,7 +33,7 @@ def test_a_bucket_never_gives_more_than_its_rate(per_minute, gaps):
     bucket, now_s, taken_at = TokenBucket.full(per_minute, 0.0), 0.0, []
     for gap_s in gaps:
         now_s += gap_s
-        after = bucket.take(now_s)
+        after = bucket.consume(now_s)
         if after is not None:
             bucket = after
             taken_at.append(now_s)
@@ -49,21 +49,21 @@ def test_waiting_wait_s_is_enough_and_less_is_not(per_minute, tries, start_s):
     bucket = TokenBucket.full(per_minute, start_s)
     given_out = 0
     for _ in range(tries):
-        after = bucket.take(start_s)
+        after = bucket.consume(start_s)
         bucket, given_out = (after, given_out + 1) if after else (bucket, given_out)
     assert given_out == min(tries, per_minute)
     wait_s = bucket.wait_s(start_s)
-    assert bucket.take(start_s + wait_s) is not None
+    assert bucket.consume(start_s + wait_s) is not None
     if given_out == per_minute:
         assert wait_s == pytest.approx(60 / per_minute)
-        assert bucket.take(start_s + 0.9 * wait_s) is None
+        assert bucket.consume(start_s + 0.9 * wait_s) is None
     assert bucket.at(start_s + bucket.full_in_s(start_s)).level == pytest.approx(per_minute)
 
 
 @given(st.integers(1, 100), st.lists(st.floats(-100, 100), max_size=30))
 def test_a_clock_that_steps_back_adds_nothing(per_minute, steps):
     bucket, now_s, latest_s = TokenBucket.full(per_minute, 0.0), 0.0, 0.0
-    bucket = bucket.take(0.0)
+    bucket = bucket.consume(0.0)
     before = bucket.level
     for step_s in steps:
         now_s += step_s
@@ -81,7 +81,7 @@ def test_a_day_never_gives_more_than_its_limit(limit, asks):
     for gap_s, amount in asks:
         now_s += gap_s
         left = quota.left(now_s)
-        after = quota.take(now_s, amount)
+        after = quota.consume(now_s, amount)
         assert (after is None) == (amount > left)
         if after is not None:
             quota = after
@@ -94,18 +94,18 @@ def test_a_day_never_gives_more_than_its_limit(limit, asks):
 @given(st.integers(1, 100), st.integers(0, 100), st.integers(0, 200))
 def test_refund_restores_a_day_quota_up_to_its_limit(limit, used, back):
     used = min(used, limit)
-    quota = DayQuota(limit).take(100.0, used).refund(100.0, back)
+    quota = DayQuota(limit).consume(100.0, used).refund(100.0, back)
     assert quota.left(100.0) == min(limit, limit - used + back)
     # what was used yesterday is not today's
     assert quota.refund(100.0 + DAY_S, back).left(100.0 + DAY_S) == limit
 
 
 def test_a_day_ends_at_midnight_and_does_not_come_back():
-    quota = DayQuota(10).take(DAY_S - 1, 10)
-    assert quota.take(DAY_S - 0.5, 1) is None
-    assert quota.take(DAY_S, 10) is not None
-    today = quota.take(DAY_S, 10)
-    assert today.take(DAY_S - 1, 1) is None  # the clock was set back
+    quota = DayQuota(10).consume(DAY_S - 1, 10)
+    assert quota.consume(DAY_S - 0.5, 1) is None
+    assert quota.consume(DAY_S, 10) is not None
+    today = quota.consume(DAY_S, 10)
+    assert today.consume(DAY_S - 1, 1) is None  # the clock was set back
     assert next_day_in_s(DAY_S - 1) == 1
     assert next_day_in_s(DAY_S) == DAY_S
 

@@ -247,7 +247,7 @@ class _Quantiles:
     def __init__(self, noise: list[float]):
         self._noise = np.array(noise)
 
-    def of(self, codebook: int) -> np.ndarray:
+    def uniform(self, codebook: int) -> np.ndarray:
         return self._noise
 
 

@@ -104,7 +104,7 @@ def test_a_query_sees_its_window_alone(window: int) -> None:
 
 def test_a_page_moves_with_its_trailer() -> None:
     layers = (ShortConv(CHANNELS, 3), PagedAttention(1, 2), ShortConv(CHANNELS, 3))
-    spec = KVSpec.of(layers)
+    spec = KVSpec.from_layers(layers)
     kv = PagedKV(spec, 4, 4, CPU, torch.float32)
     assert kv.page_bytes == bytes_per_page(spec, 4, torch.float32)
     assert kv.page_bytes == 4 * 2 * 2 * 4 + 2 * 3 * CHANNELS * 4  # keys and values, two trailers
@@ -122,8 +122,8 @@ def test_a_page_moves_with_its_trailer() -> None:
 
 def test_layers_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="alike"):
-        KVSpec.of((PagedAttention(1, 2), PagedAttention(2, 2)))
+        KVSpec.from_layers((PagedAttention(1, 2), PagedAttention(2, 2)))
     with pytest.raises(ValueError, match="alike"):
-        KVSpec.of((PagedAttention(1, 2), ShortConv(4, 3), ShortConv(5, 3)))
+        KVSpec.from_layers((PagedAttention(1, 2), ShortConv(4, 3), ShortConv(5, 3)))
     with pytest.raises(ValueError, match="alike"):
-        KVSpec.of((ShortConv(4, 3),))
+        KVSpec.from_layers((ShortConv(4, 3),))

@@ -56,7 +56,9 @@ class Pages:
     tables: list[list[int]]
 
     @staticmethod
-    def of(positions: list[int], spec: AttentionSpec, dtype: torch.dtype, page: int) -> Pages:
+    def for_positions(
+        positions: list[int], spec: AttentionSpec, dtype: torch.dtype, page: int
+    ) -> Pages:
         counts = [position // page + 1 for position in positions]
         pages = np.random.default_rng(3).permutation(sum(counts) + 2).tolist()
         tables = [[pages.pop() for _ in range(count)] for count in counts]
@@ -87,7 +89,7 @@ def check_paged(
 ) -> None:
     """Compare a step in which every second row is empty."""
     live = list(range(0, 2 * len(positions), 2))
-    pages = Pages.of(positions, spec, dtype, page)
+    pages = Pages.for_positions(positions, spec, dtype, page)
     cache = pages.decode_cache()
     q, k, v = packed((2 * len(positions),), spec, 4, dtype)
     weights = norms(spec, dtype) if normed else {"q_norm": None, "k_norm": None}

@@ -24,7 +24,7 @@ def check_runs(
     """Compare positions [start, stop) of some sequences, end to end, with empty rows behind."""
     count, empty = sum(stop - start for start, stop in runs), 3
     # what is not overwritten is earlier
-    pages = Pages.of([stop - 1 for _, stop in runs], spec, dtype, PAGE)
+    pages = Pages.for_positions([stop - 1 for _, stop in runs], spec, dtype, PAGE)
     q, k, v = packed((count + empty,), spec, 4, dtype)
     weights = norms(spec, dtype)
     cache = pages.decode_cache()

@@ -23,16 +23,16 @@ TEXT = "a b c d e f g h"  # in three seconds: 5 characters a second
 
 def test_the_speaking_rate_follows_recent_answers():
     rates = SpeakingRates()
-    assert rates.of("amber") == CHARACTERS_PER_S
+    assert rates.rate("amber") == CHARACTERS_PER_S
     rates.learn("amber", "x" * 90, 9.0)
-    assert rates.of("amber") == pytest.approx(10.5)  # 15 in the second that is assumed
-    assert rates.of("basil") == rates.of(None) == CHARACTERS_PER_S
+    assert rates.rate("amber") == pytest.approx(10.5)  # 15 in the second that is assumed
+    assert rates.rate("basil") == rates.rate(None) == CHARACTERS_PER_S
     for _ in range(20):
         rates.learn("amber", "x" * 600, 30.0)
-    assert rates.of("amber") == pytest.approx(20, abs=0.1)
+    assert rates.rate("amber") == pytest.approx(20, abs=0.1)
     for text, duration_s in (("", 5.0), ("x" * 100, 0.0)):
         rates.learn("amber", text, duration_s)
-    assert rates.of("amber") == pytest.approx(20, abs=0.1)
+    assert rates.rate("amber") == pytest.approx(20, abs=0.1)
 
 
 class Slow(Tones):
@@ -51,15 +51,15 @@ async def cut_in_half(phone, speeds):
     async def script():
         for speed in speeds:
             output = {"output": {"speed": speed}}
-            phone.tell("session.update", session={"type": "realtime", "audio": output})
-            phone.tell("response.create")
+            phone.send_event("session.update", session={"type": "realtime", "audio": output})
+            phone.send_event("response.create")
             await phone.be_silent(ANSWER_S / speed + 1.0)
-        phone.tell("response.create")
+        phone.send_event("response.create")
         await phone.be_silent(ANSWER_S / speeds[-1] / 2 if speeds else ANSWER_S / 2)
-        phone.tell("response.cancel")
+        phone.send_event("response.cancel")
         await phone.be_silent(0.2)
         item_id = phone.of("response.done")[-1].event["response"]["output"][0]["id"]
-        phone.tell("conversation.item.retrieve", item_id=item_id)
+        phone.send_event("conversation.item.retrieve", item_id=item_id)
         await phone.be_silent(0.2)
 
     engine = SimpleNamespace(load={})

@@ -55,7 +55,7 @@ class Session:
     state: State = field(default_factory=State)
     log: list[Action] = field(default_factory=list)
 
-    def tell(self, event: Event) -> list[Action]:
+    def advance(self, event: Event) -> list[Action]:
         self.state, actions = advance(self.state, event)
         self.log += actions
         return actions
@@ -63,7 +63,7 @@ class Session:
     def frames(self, duration_ms: int, speech: float, is_voiced: bool = True) -> list[Action]:
         made = []
         for _ in range(duration_ms // FRAME_MS):
-            made += self.tell(Frame(self.state.now_ms + FRAME_MS, speech, is_voiced))
+            made += self.advance(Frame(self.state.now_ms + FRAME_MS, speech, is_voiced))
         return made
 
     def speak(self, duration_ms: int) -> list[Action]:
@@ -90,7 +90,7 @@ def answering(detection: Detection = SERVER_VAD, rules: Rules = NO_SPECULATION) 
     made.speak(600)
     made.be_silent(500)
     assert made.log[-1] == Respond(0)
-    made.tell(Playback(0, 2000, 2250))
+    made.advance(Playback(0, 2000, 2250))
     made.log.clear()
     return made
 
@@ -115,7 +115,7 @@ def test_a_turn_whose_beginning_is_uncertain_begins_earlier(hidden_ms, prefix_ms
     turn = session()
     turn.be_silent(2000)
     for _ in range(hidden_ms // FRAME_MS):
-        turn.tell(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
+        turn.advance(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
     assert turn.speak(600) == [SpeechStarted(2000 + hidden_ms - prefix_ms)]
 
 
@@ -132,7 +132,7 @@ def test_a_first_word_that_was_mostly_lost_in_noise_belongs_to_the_turn(
     turn.speak(voiced_ms)
     if voiced_ms == 20:
         for end_ms in (2040, 2060, 2080):
-            turn.tell(Frame(end_ms, 1.0, is_voiced=False))
+            turn.advance(Frame(end_ms, 1.0, is_voiced=False))
     turn.be_silent(pause_ms)
     assert turn.speak(600) == [SpeechStarted(begins_ms)]
 
@@ -141,7 +141,7 @@ def test_silence_makes_the_beginning_of_a_turn_certain_again():
     turn = session()
     turn.be_silent(2000)
     for _ in range(100):
-        turn.tell(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
+        turn.advance(Frame(turn.state.now_ms + FRAME_MS, 0.0, is_hidden=True))
     turn.be_silent(400)
     assert turn.speak(600) == [SpeechStarted(4400 - 300)]
 
@@ -166,7 +166,7 @@ def test_consecutive_turns_do_not_overlap():
     turn = session(ServerVad(silence_duration_ms=100))
     turn.speak(200)
     turn.be_silent(100)
-    turn.tell(Generated(0))
+    turn.advance(Generated(0))
     turn.speak(200)
     turn.be_silent(100)
     first, second = [action for action in turn.log if isinstance(action, CommitInput)]
@@ -190,7 +190,7 @@ def test_consecutive_turns_do_not_overlap():
 def test_semantic_detection_waits_longer_after_incomplete_sentences(eagerness, text, wait_ms):
     turn = session(SemanticVad(eagerness))
     turn.speak(600)
-    turn.tell(LiveTranscript(text))
+    turn.advance(LiveTranscript(text))
     turn.be_silent(wait_ms + 20)
     stopped = next(action for action in turn.log if isinstance(action, SpeechStopped))
     assert wait_ms <= stopped.end_ms - 600 <= wait_ms + 20
@@ -200,9 +200,9 @@ def test_semantic_detection_uses_words_that_arrive_during_silence():
     turn = session(SemanticVad("medium"))
     turn.speak(600)
     turn.be_silent(1000)
-    assert turn.tell(LiveTranscript("what is the"))[:1] == []
+    assert turn.advance(LiveTranscript("what is the"))[:1] == []
     turn.be_silent(1000)
-    assert SpeechStopped(2600) in turn.tell(LiveTranscript("What is the time?"))
+    assert SpeechStopped(2600) in turn.advance(LiveTranscript("What is the time?"))
 
 
 def test_without_detection_a_turn_ends_when_the_client_commits():
@@ -210,12 +210,12 @@ def test_without_detection_a_turn_ends_when_the_client_commits():
     turn.speak(1000)
     turn.be_silent(1000)
     assert turn.log == []
-    assert turn.tell(Commit(2010)) == [CommitInput(0, 2010)]
-    assert turn.tell(Commit(2050)) == [Refuse("input_audio_buffer_commit_empty")]
-    assert turn.tell(Create()) == [Respond(0)]
-    assert turn.tell(Create()) == [Refuse("conversation_already_has_active_response")]
-    assert turn.tell(Generated(0)) == [Finish(0, Status.COMPLETED)]
-    assert turn.tell(Create()) == [Respond(1)]
+    assert turn.advance(Commit(2010)) == [CommitInput(0, 2010)]
+    assert turn.advance(Commit(2050)) == [Refuse("input_audio_buffer_commit_empty")]
+    assert turn.advance(Create()) == [Respond(0)]
+    assert turn.advance(Create()) == [Refuse("conversation_already_has_active_response")]
+    assert turn.advance(Generated(0)) == [Finish(0, Status.COMPLETED)]
+    assert turn.advance(Create()) == [Respond(1)]
 
 
 def test_without_create_response_a_turn_is_only_committed():
@@ -227,7 +227,7 @@ def test_without_create_response_a_turn_is_only_committed():
 def test_clearing_the_buffer_drops_the_turn():
     turn = session()
     turn.speak(600)
-    turn.tell(Clear(600))
+    turn.advance(Clear(600))
     assert turn.be_silent(1000) == []
     turn.speak(600)
     assert turn.log[-1] == SpeechStarted(1600 - 300)
@@ -235,16 +235,16 @@ def test_clearing_the_buffer_drops_the_turn():
 
 def test_the_idle_timeout_counts_from_the_end_of_playback():
     turn = session(ServerVad(idle_timeout_ms=6000))
-    turn.tell(Tick(100_000))
+    turn.advance(Tick(100_000))
     assert turn.be_silent(200) == []  # there was no answer yet
-    turn.tell(Create())
-    turn.tell(Playback(0, 1000, 1250))
-    turn.tell(Generated(0))
-    turn.tell(Tick(110_000))
-    turn.tell(Playback(0, 1250, 1250))
-    assert turn.tell(Tick(115_900)) == []
+    turn.advance(Create())
+    turn.advance(Playback(0, 1000, 1250))
+    turn.advance(Generated(0))
+    turn.advance(Tick(110_000))
+    turn.advance(Playback(0, 1250, 1250))
+    assert turn.advance(Tick(115_900)) == []
     turn.be_silent(400)
-    assert turn.tell(Tick(116_000)) == [TimedOut(200, 600), Respond(1)]
+    assert turn.advance(Tick(116_000)) == [TimedOut(200, 600), Respond(1)]
 
 
 # -- words decide ------------------------------------------------------------------------------
@@ -262,14 +262,14 @@ def spoken(rules=WORDS_DECIDE):
 
 def test_a_turn_is_answered_when_its_words_are_known():
     turn = spoken()
-    assert turn.tell(Transcript("When?")) == [Respond(0)]
-    assert turn.tell(Transcript("When?")) == []
+    assert turn.advance(Transcript("When?")) == [Respond(0)]
+    assert turn.advance(Transcript("When?")) == []
 
 
 @pytest.mark.parametrize("text", ["", " ", "..."])
 def test_a_turn_without_words_is_not_answered(text):
     turn = spoken()
-    assert turn.tell(Transcript(text)) == [Discard(0)]
+    assert turn.advance(Transcript(text)) == [Discard(0)]
     assert turn.be_silent(2000) == []
 
 
@@ -285,41 +285,41 @@ def test_a_turn_without_words_is_not_answered(text):
 )
 def test_a_repeated_stop_is_not_answered_again(first, second, is_answered):
     turn = spoken()
-    assert turn.tell(Transcript(first)) == [Respond(0)]
+    assert turn.advance(Transcript(first)) == [Respond(0)]
     for _ in range(2):
         turn.speak(1000)
         turn.be_silent(500)
         if turn.state.answer is not None:
-            turn.tell(Generated(turn.state.answer.number))
-        made = turn.tell(Transcript(second))
+            turn.advance(Generated(turn.state.answer.number))
+        made = turn.advance(Transcript(second))
         assert any(isinstance(action, Respond) for action in made) == is_answered
     turn.be_silent(2000)
     assert turn.state.speculation is None
 
 
 def test_a_failed_transcription_still_triggers_a_response():
-    assert spoken().tell(Transcript(None)) == [Respond(0)]
+    assert spoken().advance(Transcript(None)) == [Respond(0)]
 
 
 def test_a_transcript_that_arrives_during_new_speech_waits_for_its_end():
     turn = spoken()
     turn.speak(600)
-    assert turn.tell(Transcript("When?")) == []
+    assert turn.advance(Transcript("When?")) == []
     turn.be_silent(500)
-    assert turn.tell(Transcript("")) == [Discard(1), Respond(2)]
+    assert turn.advance(Transcript("")) == [Discard(1), Respond(2)]
 
 
 def test_a_response_created_by_the_client_replaces_the_automatic_one():
     turn = spoken()
-    assert turn.tell(Create())[-1] == Respond(1)
-    assert turn.tell(Transcript("When?")) == []
+    assert turn.advance(Create())[-1] == Respond(1)
+    assert turn.advance(Transcript("When?")) == []
 
 
 def test_words_of_a_turn_that_the_client_has_answered_bring_no_second_answer():
     turn = spoken()
-    turn.tell(Create())
-    turn.tell(Transcript("When?"))
-    turn.tell(Generated(1))
+    turn.advance(Create())
+    turn.advance(Transcript("When?"))
+    turn.advance(Generated(1))
     assert [action for action in turn.log if isinstance(action, Respond)] == [Respond(1)]
 
 
@@ -330,12 +330,12 @@ def test_a_response_waits_for_the_end_of_the_turn(rules):
     turn.speak(600)
     made = turn.be_silent(300)
     dropped = [Discard(action.number) for action in made if isinstance(action, Speculate)]
-    assert turn.tell(Create()) == dropped
+    assert turn.advance(Create()) == dropped
     turn.speak(400)
     made = turn.be_silent(500)
     if rules.answers_words:
         assert not any(isinstance(action, Respond) for action in made)
-        made = turn.tell(Transcript(""))  # a cough over the function's result
+        made = turn.advance(Transcript(""))  # a cough over the function's result
     assert sum(isinstance(action, Respond) for action in turn.log) == 1
     assert isinstance(made[-1], Respond)
 
@@ -345,15 +345,15 @@ def test_a_response_that_waits_begins_when_the_turn_is_dropped(event):
     turn = session()
     turn.speak(600)
     turn.be_silent(300)
-    assert turn.tell(Create()) == []
-    assert turn.tell(event)[-1] == Respond(0)
-    assert turn.tell(Create()) == [Refuse("conversation_already_has_active_response")]
+    assert turn.advance(Create()) == []
+    assert turn.advance(event)[-1] == Respond(0)
+    assert turn.advance(Create()) == [Refuse("conversation_already_has_active_response")]
 
 
 def test_without_automatic_answers_a_response_begins_at_once():
     turn = session(ServerVad(create_response=False))
     turn.speak(600)
-    assert turn.tell(Create()) == [Respond(0)]
+    assert turn.advance(Create()) == [Respond(0)]
 
 
 # -- an answer prepared early --------------------------------------------------------------------
@@ -386,11 +386,11 @@ def test_an_answer_pauses_for_a_cough_and_resumes():
 
 def test_a_paused_answer_resumes_when_the_microphone_is_muted():
     turn = answering()
-    turn.tell(Tick(50_000))
+    turn.advance(Tick(50_000))
     assert turn.speak(200) == [Pause(0)]
-    assert turn.tell(Tick(50_900)) == []
-    assert turn.tell(Tick(51_000)) == [Resume(0)]
-    assert turn.tell(Tick(53_000)) == []
+    assert turn.advance(Tick(50_900)) == []
+    assert turn.advance(Tick(51_000)) == [Resume(0)]
+    assert turn.advance(Tick(53_000)) == []
     assert turn.speak(200) == [Pause(0)]
 
 
@@ -419,10 +419,10 @@ HEARS = Rules(speculate_ms=None)
 def test_a_backchannel_does_not_interrupt(text):
     turn = answering(rules=HEARS)
     turn.speak(300)
-    turn.tell(LiveTranscript(text))
+    turn.advance(LiveTranscript(text))
     turn.speak(300)
     assert turn.be_silent(220) == [CompleteTranscript()]
-    turn.tell(LiveTranscript(text, is_final=True))
+    turn.advance(LiveTranscript(text, is_final=True))
     assert turn.be_silent(20) == [Resume(0)]
     assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
@@ -434,9 +434,9 @@ def test_a_backchannel_does_not_interrupt(text):
 def test_backchannel_resumes_the_paused_answer(text):
     turn = answering(rules=HEARS)
     turn.speak(700)
-    turn.tell(LiveTranscript(text))
+    turn.advance(LiveTranscript(text))
     turn.be_silent(120)
-    turn.tell(LiveTranscript(text, is_final=True))
+    turn.advance(LiveTranscript(text, is_final=True))
     turn.be_silent(120)
     assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
@@ -445,11 +445,11 @@ def test_a_long_hum_and_laughter_do_not_interrupt():
     turn = answering(rules=HEARS)
     turn.speak(760)  # without words so far
     turn.be_silent(120)
-    turn.tell(LiveTranscript("Mm-hm.", is_final=True))
+    turn.advance(LiveTranscript("Mm-hm.", is_final=True))
     turn.be_silent(120)
     assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
     turn.speak(400)
-    turn.tell(LiveTranscript("Uh-huh."))
+    turn.advance(LiveTranscript("Uh-huh."))
     turn.speak(1500)
     assert not any(isinstance(action, SpeechStarted) for action in turn.log)
     assert SpeechStarted in map(type, turn.speak(100))
@@ -459,20 +459,20 @@ def test_a_long_hum_and_laughter_do_not_interrupt():
 def test_a_sentence_that_begins_like_that_interrupts(text):
     turn = answering(rules=HEARS)
     turn.speak(100)
-    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(LiveTranscript(text))
+    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.advance(LiveTranscript(text))
 
 
 @pytest.mark.parametrize("text", ["Stop", "no wait", "but I said"])
 def test_words_interrupt_before_the_time_is_up(text):
     turn = answering(rules=HEARS)
     turn.speak(100)
-    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(LiveTranscript(text))
+    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.advance(LiveTranscript(text))
 
 
 def test_a_single_word_interrupts_only_after_half_a_second():
     turn = answering(rules=HEARS)
     turn.speak(300)
-    assert turn.tell(LiveTranscript("Tomorrow")) == []
+    assert turn.advance(LiveTranscript("Tomorrow")) == []
     assert turn.speak(180) == []
     assert SpeechStarted(1500) in turn.speak(20)
 
@@ -483,10 +483,10 @@ def test_a_single_word_interrupts_once_it_is_transcribed_as_a_whole(early):
     turn.speak(200)
     assert turn.be_silent(100) == []
     # what is heard before the word has ended is often wrong
-    assert turn.tell(LiveTranscript(early)) == []
+    assert turn.advance(LiveTranscript(early)) == []
     assert turn.be_silent(20) == [CompleteTranscript()]
     assert turn.be_silent(200) == []
-    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Stuckedox.", is_final=True))
+    assert SpeechStarted(1500) in turn.advance(LiveTranscript("Stuckedox.", is_final=True))
     assert turn.be_silent(500)[-1] == Respond(1)
 
 
@@ -495,7 +495,7 @@ def test_a_backchannel_transcribed_as_a_whole_does_not_interrupt(text, early_ms)
     turn = answering(rules=HEARS)
     turn.speak(200)
     turn.be_silent(120 + early_ms)
-    turn.tell(LiveTranscript(text, is_final=True))
+    turn.advance(LiveTranscript(text, is_final=True))
     turn.be_silent(140)
     assert turn.log == [Pause(0), CompleteTranscript(), Resume(0)]
 
@@ -507,7 +507,7 @@ def test_words_interrupt_only_if_enough_of_the_utterance_has_pitch(voiced_ms, in
     turn.cough(200)
     turn.speak(voiced_ms)
     turn.be_silent(120)
-    turn.tell(LiveTranscript(text, is_final=True))
+    turn.advance(LiveTranscript(text, is_final=True))
     turn.be_silent(120)
     assert (Resume(0) in turn.log, SpeechStarted(1500) in turn.log) == (not interrupts, interrupts)
 
@@ -525,20 +525,20 @@ def test_continued_speech_is_transcribed_as_a_whole_again():
     turn.speak(100)
     assert turn.be_silent(140) == [CompleteTranscript()]
     turn.speak(100)
-    assert turn.tell(LiveTranscript("Thomas", is_final=True)) == []  # of the part before
+    assert turn.advance(LiveTranscript("Thomas", is_final=True)) == []  # of the part before
     assert turn.be_silent(120) == [CompleteTranscript()]
-    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Thomas is", is_final=True))
+    assert SpeechStarted(1500) in turn.advance(LiveTranscript("Thomas is", is_final=True))
 
 
 def test_more_speech_after_a_final_transcript_leaves_the_turn_open():
     turn = answering(rules=HEARS)
     turn.speak(100)
     assert turn.be_silent(140) == [CompleteTranscript()]
-    assert turn.tell(LiveTranscript("Mm-hm.", is_final=True)) == []
+    assert turn.advance(LiveTranscript("Mm-hm.", is_final=True)) == []
     turn.speak(100)
-    assert turn.tell(LiveTranscript("Thomas")) == []  # one word of an utterance that goes on
+    assert turn.advance(LiveTranscript("Thomas")) == []  # one word of an utterance that goes on
     assert turn.be_silent(120) == [CompleteTranscript()]
-    assert SpeechStarted(1500) in turn.tell(LiveTranscript("Thomas", is_final=True))
+    assert SpeechStarted(1500) in turn.advance(LiveTranscript("Thomas", is_final=True))
 
 
 def test_a_missing_transcript_delays_an_answer_only_briefly():
@@ -567,74 +567,74 @@ def test_without_interruptions_the_turn_waits_for_the_answer():
     turn.speak(600)
     turn.be_silent(500)
     assert [type(action) for action in turn.log] == [SpeechStarted, SpeechStopped, CommitInput]
-    assert turn.tell(Generated(0)) == [Finish(0, Status.COMPLETED), Respond(1)]
+    assert turn.advance(Generated(0)) == [Finish(0, Status.COMPLETED), Respond(1)]
 
 
 def test_an_answer_that_is_sent_but_not_played_can_be_interrupted():
     turn = answering()
-    turn.tell(Generated(0))
-    turn.tell(Playback(0, 2100, 2250))
+    turn.advance(Generated(0))
+    turn.advance(Playback(0, 2100, 2250))
     turn.log.clear()
     assert turn.speak(300) == [SpeechStarted(1500), Truncate(0, 2100)]
     turn = answering()
-    turn.tell(Generated(0))
-    turn.tell(Playback(0, 2250, 2250))
+    turn.advance(Generated(0))
+    turn.advance(Playback(0, 2250, 2250))
     turn.log.clear()
     assert turn.speak(300) == [SpeechStarted(1500)]
 
 
 def test_a_client_cancels_an_answer():
     turn = answering()
-    assert turn.tell(Cancel(7)) == [Refuse("response_cancel_not_active")]
-    assert turn.tell(Cancel()) == [
+    assert turn.advance(Cancel(7)) == [Refuse("response_cancel_not_active")]
+    assert turn.advance(Cancel()) == [
         Finish(0, Status.CANCELLED, "client_cancelled"),
         Truncate(0, 2000),
     ]
-    assert turn.tell(Cancel()) == [Refuse("response_cancel_not_active")]
-    assert turn.tell(Generated(0)) == []
+    assert turn.advance(Cancel()) == [Refuse("response_cancel_not_active")]
+    assert turn.advance(Generated(0)) == []
 
 
 def test_a_client_stops_playing_an_answer_in_progress():
     turn = answering()
-    assert turn.tell(PlaybackStopped(7, 500)) == []
-    assert turn.tell(PlaybackStopped(0, 500)) == [
+    assert turn.advance(PlaybackStopped(7, 500)) == []
+    assert turn.advance(PlaybackStopped(0, 500)) == [
         Finish(0, Status.CANCELLED, "client_cancelled"),
         Truncate(0, 500),
     ]
     # some cancel it, too, as they do where it would go on
-    assert turn.tell(Cancel(0)) == turn.tell(Cancel()) == []
-    assert turn.tell(Cancel(7)) == [Refuse("response_cancel_not_active")]
-    assert turn.tell(Create()) == [Respond(1)]
-    assert turn.tell(Cancel(0)) == [Refuse("response_cancel_not_active")]
+    assert turn.advance(Cancel(0)) == turn.advance(Cancel()) == []
+    assert turn.advance(Cancel(7)) == [Refuse("response_cancel_not_active")]
+    assert turn.advance(Create()) == [Respond(1)]
+    assert turn.advance(Cancel(0)) == [Refuse("response_cancel_not_active")]
 
 
 def test_speech_after_the_client_stopped_playback_does_not_interrupt():
     turn = answering()
-    turn.tell(Generated(0))
-    assert turn.tell(PlaybackStopped(0, 500)) == []
+    turn.advance(Generated(0))
+    assert turn.advance(PlaybackStopped(0, 500)) == []
     assert turn.state.answer is None
     assert turn.speak(200) == [SpeechStarted(turn.state.turn_ms)]
-    assert turn.tell(Cancel()) == [Refuse("response_cancel_not_active")]
+    assert turn.advance(Cancel()) == [Refuse("response_cancel_not_active")]
 
 
 @pytest.mark.parametrize("event", [Clear(1700), Commit(1700)])
 def test_a_paused_answer_resumes_when_the_client_commits_or_clears(event):
     turn = answering()
     turn.speak(100)
-    assert Resume(0) in turn.tell(event)
+    assert Resume(0) in turn.advance(event)
 
 
 @pytest.mark.parametrize("detection", [None, ServerVad(interrupt_response=False)])
 def test_a_paused_answer_resumes_when_nothing_can_interrupt_it_any_more(detection):
     turn = answering()
     turn.speak(100)
-    assert turn.tell(Configure(detection)) == [Resume(0)]
+    assert turn.advance(Configure(detection)) == [Resume(0)]
 
 
 def test_a_paused_answer_stays_paused_when_the_detector_changes():
     turn = answering()
     turn.speak(100)
-    assert turn.tell(Configure(ServerVad(silence_duration_ms=400))) == []
+    assert turn.advance(Configure(ServerVad(silence_duration_ms=400))) == []
     turn.be_silent(1000)
     assert turn.log.count(Resume(0)) == 1
 
@@ -685,8 +685,8 @@ class Played:
         self.turn: int | None = None
         self.clock_ms = 0
 
-    def tell(self, event: Event) -> None:
-        for action in self.session.tell(event):
+    def advance(self, event: Event) -> None:
+        for action in self.session.advance(event):
             self.do(action)
 
     def do(self, action: Action) -> None:
@@ -739,9 +739,9 @@ class Played:
                 for _ in range(count):
                     speech = 0.9 if kind in ("speech", "cough") else 0.0
                     now_ms = self.session.state.now_ms + FRAME_MS
-                    self.tell(Frame(now_ms, speech, kind != "cough"))
+                    self.advance(Frame(now_ms, speech, kind != "cough"))
                     self.clock_ms += FRAME_MS
-                    self.tell(Tick(self.clock_ms))
+                    self.advance(Tick(self.clock_ms))
             case "send", int(count):
                 if self.active is not None and not self.paused:
                     self.sent[self.active] += count * FRAME_MS
@@ -753,37 +753,37 @@ class Played:
                         self.played[number] = min(limit, self.played[number] + count * FRAME_MS)
                         self.report(number)
             case "heard", str(text):
-                self.tell(LiveTranscript(text))
+                self.advance(LiveTranscript(text))
             case "heard all", str(text):
-                self.tell(LiveTranscript(text, is_final=True))
+                self.advance(LiveTranscript(text, is_final=True))
             case "transcript", str(text):
                 if self.num_untranscribed:
                     self.num_untranscribed -= 1
-                    self.tell(Transcript(text))
+                    self.advance(Transcript(text))
             case "configure", _:
                 if value is None or state.detection is None:
                     self.turn = None
-                self.tell(Configure(value))  # type: ignore[arg-type]
+                self.advance(Configure(value))  # type: ignore[arg-type]
             case "commit", _:
-                self.tell(Commit(state.now_ms))
+                self.advance(Commit(state.now_ms))
             case "clear", _:
                 self.turn = None
-                self.tell(Clear(state.now_ms))
+                self.advance(Clear(state.now_ms))
             case "create", _:
-                self.tell(Create())
+                self.advance(Create())
             case "cancel", _:
-                self.tell(Cancel())
+                self.advance(Cancel())
             case "stop playing", _:
                 for number in self.sent:
-                    self.tell(PlaybackStopped(number, self.played[number]))
+                    self.advance(PlaybackStopped(number, self.played[number]))
             case (("end" | "fail"), _):
                 if self.active is not None and not self.paused:
                     number = self.active
-                    self.tell(Generated(number) if kind == "end" else Failed(number))
+                    self.advance(Generated(number) if kind == "end" else Failed(number))
                     assert number in self.ended
 
     def report(self, number: int) -> None:
-        self.tell(Playback(number, self.played[number], self.sent[number]))
+        self.advance(Playback(number, self.played[number], self.sent[number]))
 
 
 @examples(100)

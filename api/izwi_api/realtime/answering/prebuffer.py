@@ -51,7 +51,7 @@ class Prebuffer:
                     piece, pending = pending.result(), None
                     if piece is None:
                         break
-                    self._take(piece, is_dry)
+                    self._add_piece(piece, is_dry)
                 if not self._chunks or self._wait_s() <= 0.0:
                     for ready in self._flushed():
                         yield ready
@@ -63,7 +63,7 @@ class Prebuffer:
                 pending.cancel()
                 await asyncio.gather(pending, return_exceptions=True)
 
-    def _take(self, piece: Piece, is_dry: Callable[[], bool]) -> None:
+    def _add_piece(self, piece: Piece, is_dry: Callable[[], bool]) -> None:
         self._waiting.append(piece)
         if isinstance(piece, EncodedAudio) and piece.chunk is not None:
             self._measured.append(piece.chunk)

@@ -21,11 +21,11 @@ from izwi_api.realtime.answering.playback import SessionPlayback
 from izwi_api.realtime.answering.prebuffer import Prebuffer
 from izwi_api.realtime.answering.response_cost import ResponseCost
 from izwi_api.realtime.answering.speaker import LEAD_MS, Speaker
-from izwi_api.realtime.answering.speech_to_speech import LiveConversation
 from izwi_api.realtime.protocol.formats import InputDecoder, WireFormat
 from izwi_api.realtime.protocol.items import Content, Item
 from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.answer import AnswerDelta, CallDelta
+from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 from izwi_api.services.production_pace import ProductionPace
 
 # Audio per event, which is also the longest delay of a pause.
@@ -177,7 +177,7 @@ class Response:
 
     def _keep_entries(self, spoken: LiveAnswer) -> None:
         """Store the log entries of a speech-to-speech model, for the next prompt."""
-        if isinstance(spoken, LiveConversation) and self.message is not None:
+        if isinstance(spoken, ConversationAnswer) and self.message is not None:
             content = self.message.content[0]
             content.entries = spoken.entries
             content.frame_ms = spoken.frame_ms / self.setting.speed
@@ -310,7 +310,7 @@ class Response:
         with_audio = self.setting.wire is not None
         content = Content("output_audio" if with_audio else "output_text")
         content.is_complete = not with_audio
-        content.characters_per_s = self.setting.rates.of(self.setting.voice) * self.setting.speed
+        content.characters_per_s = self.setting.rates.rate(self.setting.voice) * self.setting.speed
         self.message = Item("message", role="assistant", status="in_progress")
         output = self._begin_output(self.message)
         self.message.content.append(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,11 @@ from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ToolChoice
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
-from izwi.model.frontend import SpeechFrontend
+from izwi.model.frontend import ChatFrontend, ConversationFrontend, SpeechFrontend
 from izwi_api.realtime.answering.context_window import answer_room, open_within
 from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.answering.response import ResponseSetting
-from izwi_api.realtime.answering.speech_to_speech import LiveConversation, spoken_turns
+from izwi_api.realtime.answering.speech_to_speech import spoken_turns
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
 from izwi_api.realtime.protocol.client_events import ResponseOptions
 from izwi_api.realtime.protocol.formats import WireFormat
@@ -85,16 +85,23 @@ class ResponseMaker:
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
         """Start an answer to items, or to the last of them that fit. Raises IzwiError."""
-        model = self._services.registry.model(settings.model).frontend
-        is_spoken = Capability.CONVERSE in model.capabilities
-        start = self._open_conversation if is_spoken else self._open_cascade
-        size = model.max_positions
+        model = self._services.registry.model(settings.model)
+        start: Callable[..., Awaitable[LiveAnswer]] = (
+            partial(self._open_conversation, model.as_conversation())
+            if model.can(Capability.CONVERSE)
+            else partial(self._open_cascade, model.as_chat())
+        )
+        size = model.frontend.max_positions
         most_tokens = size - answer_room(size, setting.max_tokens)
         retention = retention_of(settings)
         return await open_within(items, retention, most_tokens, partial(start, settings, setting))
 
     async def _open_conversation(
-        self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+        self,
+        model: ServedModel[ConversationFrontend],
+        settings: RealtimeSettings,
+        setting: ResponseSetting,
+        items: Sequence[Item],
     ) -> LiveAnswer:
         ask = ConversationInput(
             spoken_turns(items),
@@ -103,12 +110,14 @@ class ResponseMaker:
             max_new_tokens=setting.max_tokens,
             instructions=settings.instructions,
         )
-        model = self._services.registry.conversation(settings.model)
-        answer, frontend = await open_conversation(model, ask), model.frontend
-        return LiveConversation(answer, frontend.frame_samples * 1000 / frontend.sample_rate)
+        return await open_conversation(model, ask)
 
     async def _open_cascade(
-        self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+        self,
+        model: ServedModel[ChatFrontend],
+        settings: RealtimeSettings,
+        setting: ResponseSetting,
+        items: Sequence[Item],
     ) -> LiveAnswer:
         """Start the answer of a cascade once all items are transcribed."""
         services = self._services
@@ -124,7 +133,7 @@ class ResponseMaker:
             chosen = await find_voice(services, speaks, setting.voice)
             voice = Voice(speaks, SpeechInput("", voice=chosen, seed=_seed(settings)))
         ask = _chat_input(settings, setting, items)
-        return await open_spoken_answer(services.registry.chat(settings.model), ask, voice)
+        return await open_spoken_answer(model, ask, voice)
 
     async def _transcribe(self, settings: RealtimeSettings, part: Content) -> None:
         """Write down audio that the client inserted, the first time that it is needed."""
@@ -148,7 +157,7 @@ def _seed(settings: RealtimeSettings) -> int:
 
 def takes_audio(services: Services, model_name: str) -> bool:
     """Return whether the model is speech-to-speech. Raises ModelNotFound."""
-    return Capability.CONVERSE in services.registry.model(model_name).frontend.capabilities
+    return services.registry.model(model_name).can(Capability.CONVERSE)
 
 
 async def find_voice(

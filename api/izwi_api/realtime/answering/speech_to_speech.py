@@ -1,4 +1,4 @@
-"""Answers of speech-to-speech models: the conversation in their format, and the answer.
+"""The conversation in the format of speech-to-speech models.
 
 The played part of an earlier answer is passed back as the log entries that the model emitted, so
 that the prefix cache finds the conversation. The part that was not played is left out.
@@ -7,62 +7,14 @@ that the prefix cache finds the conversation. The part that was not played is le
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
-from izwi.engine_client.protocol import Abortable
 from izwi.inputs.chat import Role
-from izwi.inputs.conversation import Answer, AnswerContent, AudioContent, SpokenTurn
+from izwi.inputs.conversation import AnswerContent, AnswerLog, AudioContent, SpokenTurn
 from izwi_api.realtime.protocol.items import Content, Item
-from izwi_api.services.chat.answer import AnswerDelta
-from izwi_api.services.chat.cascade import AudioPiece
-from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 
 # Shorter audio contains no word, and encoders need a minimum length.
 _LEAST_SAMPLES = 1600
-
-
-class LiveConversation(Abortable):
-    """Adapts `izwi_api.services.chat.cascade.SpokenAnswer` to `LiveAnswer`."""
-
-    def __init__(self, answer: ConversationAnswer, frame_ms: float):
-        self.answer, self.frame_ms = answer, frame_ms
-
-    @property
-    def sample_rate(self) -> int:
-        """Return the sample rate of the audio, in Hz."""
-        return self.answer.sample_rate
-
-    @property
-    def num_frames(self) -> int:
-        """Return the number of audio frames generated so far."""
-        return self.answer.num_frames
-
-    @property
-    def entries(self) -> Answer:
-        """Return the log entries generated so far: text tokens and frames."""
-        return self.answer.entries
-
-    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
-        """Yield text and audio as they are generated. Closing the iterator stops the generation."""
-        async with aclosing(self.answer.pieces()) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, AudioPiece):
-                    yield piece
-                else:
-                    yield AnswerDelta(content=piece.content)
-
-    def pause(self) -> None:
-        """Pause the model before its next step."""
-        self.answer.pause()
-
-    def resume(self) -> None:
-        """Resume with the next entry."""
-        self.answer.resume()
-
-    def abort(self) -> None:
-        """Abort the generation."""
-        self.answer.abort()
 
 
 def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
@@ -88,7 +40,7 @@ def _part(part: Content) -> str | AudioContent | AnswerContent | None:
     return part.played_text or None
 
 
-def played_entries(part: Content) -> Answer:
+def played_entries(part: Content) -> AnswerLog:
     """Return the entries of an answer up to the last frame that was played at least partly."""
     if part.played_ms is None:
         return part.entries

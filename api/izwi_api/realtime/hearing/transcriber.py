@@ -52,7 +52,7 @@ class SpeechTranscriber:
         """Return whether a stretch of speech is being fed."""
         return self._transcription is not None
 
-    def begin(self, setting: Transcription, samples: Float32, end_ms: int) -> None:
+    def start_transcription(self, setting: Transcription, samples: Float32, end_ms: int) -> None:
         """Start, or start again, with the speech up to a position: (n,) float32 at 16 kHz."""
         for transcription in (self._transcription, self._ended, self._prepared):
             if transcription is not None:
@@ -85,7 +85,7 @@ class SpeechTranscriber:
                 lambda done: self._report_complete(transcription, done)
             )
 
-    def finish(self) -> asyncio.Task[str] | None:
+    def finish_transcription(self) -> asyncio.Task[str] | None:
         """End the speech and return the task of its transcript; None if none is being fed."""
         if self._transcription is None:
             return None
@@ -100,7 +100,7 @@ class SpeechTranscriber:
         self._prepared.feed(samples)
         return self._prepared.finish()
 
-    def keep(self) -> None:
+    def end_turn(self) -> None:
         """Charge for the speech that was finished last: its turn is over.
 
         The holder of the task of its transcript cancels it from now on.
@@ -108,7 +108,7 @@ class SpeechTranscriber:
         self._prepared, self._of_turn = None, []
 
     def drop(self) -> None:
-        """Stop transcribing, and drop what was finished but not kept."""
+        """Stop transcribing, and drop what was finished in a turn that goes on."""
         for transcription in (self._transcription, self._ended, self._superseded):
             if transcription is not None:
                 transcription.close()
@@ -117,7 +117,7 @@ class SpeechTranscriber:
         self.drop_prepared()
 
     def drop_prepared(self) -> None:
-        """Drop the speech that was finished last, unless it is kept."""
+        """Drop the speech that was finished last, unless its turn is over."""
         if self._prepared is not None:
             self._prepared.close()
         self._prepared = None

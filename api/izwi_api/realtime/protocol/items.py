@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from izwi.arrays import Float32
 from izwi.inputs.chat import ChatMessage, Role, ToolCall
-from izwi.inputs.conversation import Answer
+from izwi.inputs.conversation import AnswerLog
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import InputDecoder, WireFormat
 from izwi_api.realtime.protocol.speaking_rate import CHARACTERS_PER_S
@@ -57,7 +57,7 @@ class Content:
     is_transcribed: bool = True
     wire: WireFormat | None = None
     samples: Float32 | None = None
-    entries: Answer = ()
+    entries: AnswerLog = ()
     frame_ms: float = 0.0
 
     def add_audio(self, data: bytes) -> None:

@@ -24,7 +24,7 @@ class SpeakingRates:
 
     _spoken: dict[str | None, _Spoken] = field(default_factory=dict)
 
-    def of(self, voice: str | None) -> float:
+    def rate(self, voice: str | None) -> float:
         """Return the rate of a voice."""
         spoken = self._spoken.get(voice, _Spoken())
         return spoken.characters / spoken.duration_s

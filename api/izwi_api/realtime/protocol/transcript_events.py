@@ -22,7 +22,7 @@ class TranscriptEvents:
         self._emit = emit
         self._delivered: dict[str, str] = {}  # item id -> its deltas so far
 
-    def tell(self, item_id: str, text: str) -> None:
+    def send_new_words(self, item_id: str, text: str) -> None:
         """Send the new stable words of an item."""
         delivered = self._delivered.get(item_id, "")
         if len(text) > len(delivered) and text.startswith(delivered):
@@ -51,7 +51,7 @@ class TranscriptEvents:
 
     def complete(self, item: Item, text: str) -> None:
         """Send the complete transcript of an item."""
-        self.tell(item.item_id, text)
+        self.send_new_words(item.item_id, text)
         self._delivered.pop(item.item_id, None)
         usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
         place = {"item_id": item.item_id, "content_index": 0}

@@ -180,12 +180,12 @@ class Call:
             return
         self._channel = channel
         channel.bufferedAmountLowThreshold = _MAX_UNSENT_BYTES // 2
-        channel.on("message", self._take)
+        channel.on("message", self._handle_message)
         channel.on("bufferedamountlow", self._moved.set)
         channel.on("close", self._leave)
         self._open.set()
 
-    def _take(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         if self._inbox.qsize() >= _MAX_INBOX:
             self._leave()  # events keep arriving faster than they are processed
             return

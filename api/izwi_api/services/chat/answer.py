@@ -13,14 +13,15 @@ from uuid import uuid4
 
 import msgspec
 
-from izwi.engine_client.protocol import Abortable, Answer, Answers
-from izwi.errors import ModelNotFound, Overloaded
+from izwi.engine_client.protocol import Answer, Answers
+from izwi.errors import ModelNotFound
 from izwi.inputs.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.model.capability import Capability
 from izwi.model.frontend import ChatFrontend
 from izwi.request.request import Chunk, Reason, Request
 from izwi.sandbox.grammar_check import grammar_check
 from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.generation import ChargedGeneration
 from izwi_api.services.models.served import Registry, ServedModel
 from izwi_api.usage.metering import Charge
 
@@ -104,7 +105,7 @@ class AnswerDelta(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class ChatAnswer(Abortable):
+class ChatAnswer(ChargedGeneration):
     """An answer while it is written. Leaving its context aborts it.
 
     Attributes:
@@ -125,6 +126,7 @@ class ChatAnswer(Abortable):
         stops: Sequence[str],
         charge: Charge,
     ):
+        super().__init__(charge)
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
         self.reasoning = self.content = ""
@@ -132,7 +134,6 @@ class ChatAnswer(Abortable):
         self.logprobs: list[TokenLogprob] = []
         self.reason: Reason | None = None
         self._answer, self._reader, self._stops = answer, reader, StopText(stops)
-        self._charge = charge
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -155,7 +156,7 @@ class ChatAnswer(Abortable):
         Raises:
             IzwiError: The engine failed.
         """
-        try:
+        with self.reading():
             async for chunk in chunks_of(self._answer):
                 ids = tokens_of(chunk)
                 self.num_tokens += len(ids)
@@ -170,29 +171,14 @@ class ChatAnswer(Abortable):
                     yield AnswerDelta(calls=(call,))
                 if self.reason is not None:
                     return
-        except Overloaded:
-            self._charge.settle(is_refused=True)
-            raise
-        finally:
-            self.abort()
 
-    async def finish(self) -> None:
-        """Wait until the answer is complete."""
-        async for _ in self.deltas():
-            pass
+    def sources(self) -> tuple[Answer]:
+        """Return the engine's answer."""
+        return (self._answer,)
 
-    def pause(self) -> None:
-        """Pause the request before its next step."""
-        self._answer.pause()
-
-    def resume(self) -> None:
-        """Resume with the next token."""
-        self._answer.resume()
-
-    def abort(self) -> None:
-        """Abort the request."""
-        self._charge.settle()
-        self._answer.abort()
+    def output(self) -> AsyncGenerator[AnswerDelta]:
+        """Yield the deltas."""
+        return self.deltas()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
         reasoning, content, calls = text.reasoning, self._stops.write(text.content), text.calls

@@ -16,12 +16,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
-from izwi.engine_client.protocol import Abortable
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
 from izwi.model.frontend import ChatFrontend, SpeechFrontend
 from izwi_api.services.chat.answer import AnswerDelta, ChatAnswer, open_answer
+from izwi_api.services.generation import Generation, Source
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.speakable import SpeakableText
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
@@ -49,7 +49,7 @@ class AudioPiece:
     made_s: float = field(default_factory=lambda: time.monotonic())
 
 
-class SpokenAnswer(Abortable):
+class SpokenAnswer(Generation):
     """An answer while it is written and spoken. Leaving its context aborts both.
 
     Attributes:
@@ -105,23 +105,13 @@ class SpokenAnswer(Abortable):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def pause(self) -> None:
-        """Pause both models before their next steps."""
-        self.answer.pause()
-        if self._writer is not None:
-            self._writer.pause()
+    def sources(self) -> tuple[Source, ...]:
+        """Return the text, and the speech if there is one."""
+        return (self.answer,) if self._writer is None else (self.answer, self._writer)
 
-    def resume(self) -> None:
-        """Continue with the next token and the next sample."""
-        self.answer.resume()
-        if self._writer is not None:
-            self._writer.resume()
-
-    def abort(self) -> None:
-        """Abort what still runs."""
-        self.answer.abort()
-        if self._writer is not None:
-            self._writer.abort()
+    def output(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
+        """Yield the pieces."""
+        return self.pieces()
 
     async def _write(self) -> None:
         speakable, said = SpeakableText(), False

@@ -39,7 +39,7 @@ class ResponseWriter:
             "store": body.store is not False,
             "temperature": body.temperature,
             "text": {"format": {"type": "text"}} | text,
-            "tool_choice": body.model_dump()["tool_choice"] or "auto",
+            "tool_choice": body.model_dump(include={"tool_choice"})["tool_choice"] or "auto",
             "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": body.top_p,
             "truncation": body.truncation or "disabled",
@@ -47,7 +47,7 @@ class ResponseWriter:
             "metadata": body.metadata or {},
         }
 
-    def begin(self) -> Iterator[Event]:
+    def start_response(self) -> Iterator[Event]:
         """Return the events for the start of the response."""
         yield self._event("response.created", response=dict(self.response))
         yield self._event("response.in_progress", response=dict(self.response))

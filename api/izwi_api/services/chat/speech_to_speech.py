@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Self
 from uuid import uuid4
 
-from izwi.engine_client.protocol import Abortable
-from izwi.engine_client.protocol import Answer as EngineAnswer
-from izwi.errors import Overloaded
-from izwi.inputs.chat import AnswerReader, AnswerText
-from izwi.inputs.conversation import Answer, ConversationInput, size_of
+from izwi.engine_client.protocol import Answer
+from izwi.inputs.chat import AnswerReader
+from izwi.inputs.conversation import AnswerLog, ConversationInput, size_of
 from izwi.model.frontend import ConversationFrontend
 from izwi.request.request import Reason, Request
+from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.cascade import AudioPiece
 from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.generation import ChargedGeneration
 from izwi_api.services.models.served import ServedModel
 from izwi_api.usage.metering import Charge, seconds
 
 
-class ConversationAnswer(Abortable):
+class ConversationAnswer(ChargedGeneration):
     """An answer while it is made. Leaving its context aborts it.
 
     Attributes:
         sample_rate: Sample rate of the audio, in Hz.
+        frame_ms: Duration of a frame of audio, in milliseconds.
         num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
         entries: The entries so far, to be sent back as `AnswerContent`.
@@ -37,21 +39,28 @@ class ConversationAnswer(Abortable):
     def __init__(
         self,
         request: Request,
-        answer: EngineAnswer,
+        answer: Answer,
         reader: AnswerReader,
-        sample_rate: int,
+        frontend: ConversationFrontend,
         charge: Charge,
     ):
-        self.sample_rate = sample_rate
+        super().__init__(charge)
+        self.sample_rate = frontend.sample_rate
+        self.frame_ms = frontend.frame_samples * 1000 / frontend.sample_rate
         self.num_prompt_positions = request.prompt.num_positions
         self.text = ""
         self.reason: Reason | None = None
         self.num_frames = 0
         self._entries: list[tuple[int, ...]] = []
-        self._answer, self._reader, self._charge = answer, reader, charge
+        self._answer, self._reader = answer, reader
 
     @property
-    def entries(self) -> Answer:
+    def answer(self) -> Self:
+        """What has its token counts, as in a spoken answer of two models: it has them itself."""
+        return self
+
+    @property
+    def entries(self) -> AnswerLog:
         """The entries so far."""
         return tuple(self._entries)
 
@@ -65,13 +74,13 @@ class ConversationAnswer(Abortable):
         """Text tokens so far."""
         return len(self._entries) - self.num_frames
 
-    async def pieces(self) -> AsyncGenerator[AnswerText | AudioPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
         """Yield text and audio as they come; leaving early aborts the request.
 
         Raises:
             IzwiError: The engine failed.
         """
-        try:
+        with self.reading():
             async for chunk in chunks_of(self._answer):
                 tokens = tokens_of(chunk)
                 new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
@@ -82,29 +91,19 @@ class ConversationAnswer(Abortable):
                     text += self._reader.close().content
                 self.text += text
                 if text:
-                    yield AnswerText("", text)
+                    yield AnswerDelta(content=text)
                 if chunk.pcm is not None and len(chunk.pcm):
                     self._charge.count_audio(len(chunk.pcm), self.sample_rate)
                     yield AudioPiece(chunk.pcm)
                 self.reason = chunk.reason
-        except Overloaded:
-            self._charge.settle(is_refused=True)
-            raise
-        finally:
-            self.abort()
 
-    def pause(self) -> None:
-        """Pause the request before its next step."""
-        self._answer.pause()
+    def sources(self) -> tuple[Answer]:
+        """Return the engine's answer."""
+        return (self._answer,)
 
-    def resume(self) -> None:
-        """Resume with the next entry."""
-        self._answer.resume()
-
-    def abort(self) -> None:
-        """Abort the request."""
-        self._charge.settle()
-        self._answer.abort()
+    def output(self) -> AsyncGenerator[AnswerDelta | AudioPiece]:
+        """Yield the pieces."""
+        return self.pieces()
 
 
 async def open_conversation(
@@ -124,4 +123,4 @@ async def open_conversation(
     charge = Charge(characters=characters, heard_s=seconds(num_samples))
     with charge.unless_refused():
         answer = model.submit(request)
-    return ConversationAnswer(request, answer, reader, frontend.sample_rate, charge)
+    return ConversationAnswer(request, answer, reader, frontend, charge)

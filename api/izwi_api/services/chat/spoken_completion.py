@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from izwi.inputs.chat import AnswerText
 from izwi.request.request import Reason
+from izwi_api.services.chat.answer import AnswerDelta
 from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 
 
@@ -52,7 +52,7 @@ class SpokenCompletion:
         delta |= {"audio": {"id": self.audio_id}} if self._speaks else {"content": ""}
         return self._piece(delta)
 
-    def delta_chunk(self, delta: AnswerText) -> dict[str, Any]:
+    def delta_chunk(self, delta: AnswerDelta) -> dict[str, Any]:
         """Return a chunk of text."""
         if not self._speaks:
             return self._piece({"content": delta.content})

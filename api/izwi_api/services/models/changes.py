@@ -116,7 +116,7 @@ class ModelChanges:
                     self._registry.serve(name, loaded)
             report(DownloadProgress("ready"))
 
-        return self._begin("load", name, work)
+        return self._start_change("load", name, work)
 
     def pull(self, name: str) -> Change:
         """Download a model from the hub into the local cache without serving it; ends "ready".
@@ -131,7 +131,7 @@ class ModelChanges:
             await self._locate(name, report)
             report(DownloadProgress("ready"))
 
-        return self._begin("pull", name, work)
+        return self._start_change("pull", name, work)
 
     def unload(self, name: str) -> Change:
         """Refuse new requests for a model, and free it after the running ones; ends "unloaded".
@@ -146,7 +146,7 @@ class ModelChanges:
             self._registry.unload(name)
             report(DownloadProgress("unloaded"))
 
-        return self._begin("unload", name, work)
+        return self._start_change("unload", name, work)
 
     def stop(self) -> None:
         """Cancel downloads."""
@@ -164,7 +164,9 @@ class ModelChanges:
             message = f"the checkpoint of {name!r} cannot be used; the server's log says why"
             raise InvalidRequest(message, param="model") from error
 
-    def _begin(self, verb: str, name: str, work: Callable[[Report], Awaitable[None]]) -> Change:
+    def _start_change(
+        self, verb: str, name: str, work: Callable[[Report], Awaitable[None]]
+    ) -> Change:
         """Start a change, or join one that is running."""
         self._changes = {key: c for key, c in self._changes.items() if not c.is_done}
         if (verb, name) not in self._changes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from izwi.model.frontend import (
     Frontend,
     SpeechFrontend,
     TranscriptionFrontend,
+    check_capability,
 )
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
@@ -115,6 +116,20 @@ class ServedModel(Generic[FrontendT_co]):
     fingerprint: str
     engine: EngineClient
     is_live: bool = False
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether the model has a capability."""
+        return capability in self.frontend.capabilities
+
+    def as_chat(self) -> ServedModel[ChatFrontend]:
+        """Return it as a model that answers in text. Raises InvalidRequest if it does not."""
+        check_capability(self.name, self.frontend, Capability.CHAT)
+        return cast(ServedModel[ChatFrontend], self)
+
+    def as_conversation(self) -> ServedModel[ConversationFrontend]:
+        """Return it as a speech-to-speech model. Raises InvalidRequest if it is none."""
+        check_capability(self.name, self.frontend, Capability.CONVERSE)
+        return cast(ServedModel[ConversationFrontend], self)
 
     def submit(self, request: Request) -> Answer:
         """Submit a request. Raises EngineStopped; a refusal by the queue ends the answer."""

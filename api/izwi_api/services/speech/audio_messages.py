@@ -27,7 +27,7 @@ class AudioMessages:
         self._buffered = bytearray()
         self._words: list[AlignedWord] = []  # not sent yet
 
-    async def begin(self, text: str, rate: int) -> None:
+    async def send_start(self, text: str, rate: int) -> None:
         """Send the start message."""
         self.is_begun = True
         await self._send(

@@ -78,7 +78,7 @@ class SpeechSession:
         """Whether the engine is working for the client."""
         return bool(self._unsaid) and self._unsaid[0].is_closed
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Do nothing: the client sends the first message."""
 
     def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -89,7 +89,7 @@ class SpeechSession:
         """Do nothing: `background_tasks` cleans up."""
 
     # -- input -----------------------------------------------------------------------------------
-    async def take(self, message: Message) -> None:
+    async def handle_message(self, message: Message) -> None:
         """Handle a message; wait while too much text is still to be spoken."""
         if self._is_closing:
             return  # only disconnects are still of interest
@@ -224,20 +224,20 @@ class SpeechSession:
             else:
                 await self._say_units(utterance)
         except Exception as error:
-            await self._tell(error, utterance_index=utterance.index)
-        while await utterance.take() is not None:
+            await self._send_error(error, utterance_index=utterance.index)
+        while await utterance.next_piece() is not None:
             pass  # text that was written after it failed
 
     async def _say_whole(self, utterance: Utterance) -> None:
-        text = await utterance.take()
+        text = await utterance.next_piece()
         while text is not None and not text.strip():
-            text = await utterance.take()
+            text = await utterance.next_piece()
         if text is None:
             return
         setting = utterance.setting
         model = self._services.registry.speech(setting.model_name)
         async with await open_speech_writer(model, setting.ask, charged=False) as writer:
-            feeding = asyncio.create_task(writer.feed(text, utterance.take))
+            feeding = asyncio.create_task(writer.feed(text, utterance.next_piece))
             try:
                 await self._send_file(writer, utterance, None)
             finally:
@@ -270,25 +270,25 @@ class SpeechSession:
         rate = PCM_RATE if config.response_format == "pcm" else output.sample_rate
         file = AudioMessages(self._send_audio, config, place)
 
-        async def begin() -> None:
+        async def send_start() -> None:
             utterance.num_files += 1
-            await file.begin(utterance.shown if text is None else text, rate)
+            await file.send_start(utterance.shown if text is None else text, rate)
 
         try:
             async with aclosing(encoded_audio(output, encoder, config.speed)) as pieces:
                 async for piece in pieces:
                     if not file.is_begun:
-                        await begin()
+                        await send_start()
                     if isinstance(output, TimedSpeech):
                         file.add_words(output.known())
                     await file.write(piece)
             if not file.is_begun:  # it has no audio
-                await begin()
+                await send_start()
             if isinstance(output, TimedSpeech):
                 file.add_words(await output.rest())
             await file.end(False)
         except Exception as error:
-            await self._tell(error, **place)
+            await self._send_error(error, **place)
             if file.is_begun:
                 await file.end(True)
         finally:
@@ -299,7 +299,7 @@ class SpeechSession:
         """Report a bad message, or why the session ends."""
         self._session.put(json.dumps(self._describe(error)))
 
-    async def _tell(self, error: Exception, **place: int) -> None:
+    async def _send_error(self, error: Exception, **place: int) -> None:
         await self._send({**self._describe(error), **place})
 
     async def _send(self, message: dict[str, object] | bytes) -> None:

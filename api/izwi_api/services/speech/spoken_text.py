@@ -95,13 +95,13 @@ class SpokenText:
 
     def write(self, text: str) -> list[str | Pause]:
         """Add text; return what later text cannot change. Raises InvalidRequest: see `Pause`."""
-        return self._take(self._controls.write(text), is_all=False)
+        return self._split(self._controls.write(text), is_all=False)
 
     def close(self) -> list[str | Pause]:
         """Return the rest; no text follows."""
-        return self._take(self._controls.close(), is_all=True)
+        return self._split(self._controls.close(), is_all=True)
 
-    def _take(self, text: str, *, is_all: bool) -> list[str | Pause]:
+    def _split(self, text: str, *, is_all: bool) -> list[str | Pause]:
         self._rest += text
         made: list[str | Pause] = []
         while pause := _PAUSE.search(self._rest, self._num_done):

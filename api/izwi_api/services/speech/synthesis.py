@@ -164,7 +164,7 @@ class CollectedCodes:
                 self._codes += frames_of(chunk, self._audio_entries).tolist()
                 yield chunk
 
-    def take(self) -> list[list[int]]:
+    def pop_codes(self) -> list[list[int]]:
         """Return the codes since the last call: one list of codebook ids for each frame."""
         codes, self._codes = self._codes, []
         return codes

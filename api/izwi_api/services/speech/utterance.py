@@ -66,7 +66,7 @@ class Utterance:
         self.is_closed = True
         self._changed.set()
 
-    async def take(self) -> str | None:
+    async def next_piece(self) -> str | None:
         """Wait for the next piece of the text; None at its end. Only one task may call it."""
         while not self._texts:
             if self.is_closed:
@@ -83,7 +83,7 @@ class Utterance:
     async def units(self, max_chars: int) -> AsyncGenerator[str]:
         """Yield sentences or clauses as they become complete."""
         granularity, pending = self.setting.config.split_granularity, ""
-        while (text := await self.take()) is not None:
+        while (text := await self.next_piece()) is not None:
             pending += text
             while end := unit_end(pending, granularity, max_chars):
                 unit, pending = pending[:end].strip(), pending[end:]

@@ -91,18 +91,18 @@ class SpeechWriter(Abortable):
             if self._closed:
                 raise InvalidRequest("the text of this speech is complete", param="input")
             for start in range(0, len(text), _BLOCK):
-                await self._take(partial(self._text.write, text[start : start + _BLOCK]))
+                await self._submit_parts(partial(self._text.write, text[start : start + _BLOCK]))
 
-    async def feed(self, text: str | None, take: Callable[[], Awaitable[str | None]]) -> None:
+    async def feed(self, text: str | None, next_text: Callable[[], Awaitable[str | None]]) -> None:
         """Write a text and all that follows it, then close; raises as `write` and `close`.
 
         Args:
             text: The first text, or None.
-            take: Waits for the next text; None at the end.
+            next_text: Waits for the next text; None at the end.
         """
         while text is not None:
             await self.write(text)
-            text = await take()
+            text = await next_text()
         await self.close()
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class SpeechWriter(Abortable):
         async with self._writing:
             if self._closed:
                 return
-            await self._take(self._text.close)
+            await self._submit_parts(self._text.close)
             self._closed = True
             self._changed.set()
 
@@ -189,7 +189,7 @@ class SpeechWriter(Abortable):
             await self._changed.wait()
         raise self._error
 
-    async def _take(self, step: Callable[[], Sequence[TextPart | Pause]]) -> None:
+    async def _submit_parts(self, step: Callable[[], Sequence[TextPart | Pause]]) -> None:
         """Submit the model's next parts once there is room for them."""
         try:
             while self._error is None and self._is_far_ahead():

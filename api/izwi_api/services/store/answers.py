@@ -37,7 +37,7 @@ class StoredAnswers:
         """Return a new random id that cannot be guessed."""
         return f"audio_{secrets.token_hex(16)}"
 
-    async def keep(
+    async def store_answer(
         self, owner: str, model: str, answer: StoredAnswer, name: str | None = None
     ) -> tuple[str, int]:
         """Store an answer.

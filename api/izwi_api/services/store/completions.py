@@ -45,7 +45,9 @@ class StoredCompletions:
     def __init__(self, items: StoredItems | None = None):
         self._items = StoredItems() if items is None else items
 
-    async def keep(self, owner: str, completion: Fields, messages: Sequence[Message]) -> None:
+    async def store_completion(
+        self, owner: str, completion: Fields, messages: Sequence[Message]
+    ) -> None:
         """Store a completion.
 
         Args:

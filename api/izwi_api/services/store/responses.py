@@ -23,7 +23,9 @@ class StoredResponses:
     def __init__(self, items: StoredItems | None = None):
         self._items = StoredItems() if items is None else items
 
-    async def keep(self, owner: str, response_id: str, messages: tuple[ChatMessage, ...]) -> None:
+    async def store_response(
+        self, owner: str, response_id: str, messages: tuple[ChatMessage, ...]
+    ) -> None:
         """Store a conversation that ends with a response.
 
         Args:

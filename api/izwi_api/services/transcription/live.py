@@ -237,8 +237,8 @@ class LiveTranscription(AsyncIterator[Event]):
             return
         if tokens is None:
             return
-        heard = await asyncio.to_thread(self._stream.take, step, tokens)
-        self._tell(_event(heard))
+        heard = await asyncio.to_thread(self._stream.add_tokens, step, tokens)
+        self._publish(_event(heard))
 
     def _prepare(self, request_id: str) -> tuple[DecodingStep, Request]:
         step = self._stream.next_step()
@@ -282,7 +282,7 @@ class LiveTranscription(AsyncIterator[Event]):
             self._stream.write(piece)
         self._has_room.set()
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
         if isinstance(last, PartialText) and last.segment == event.segment:
             self._events.pop()  # the newer event contains all of it

@@ -84,12 +84,12 @@ class TranscriptionSession:
         """Whether an utterance is being completed."""
         return self._is_closing
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Do nothing: the client sends the first message."""
 
     def background_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return the task that sends transcripts."""
-        return (self._tell(),)
+        return (self._send_transcripts(),)
 
     def tick(self, now_s: float) -> None:
         """Do nothing: the limits of every session are enough."""
@@ -104,7 +104,7 @@ class TranscriptionSession:
         self._session.put(json.dumps(self._describe(error)))
 
     # -- input -----------------------------------------------------------------------------------
-    async def take(self, message: Message) -> None:
+    async def handle_message(self, message: Message) -> None:
         """Handle audio, or a message about it."""
         if self._is_closing:
             return  # only disconnects are still of interest
@@ -152,7 +152,7 @@ class TranscriptionSession:
             self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
             self._written.clear()
             self._begun.set()
-        with suppress(IzwiError):  # `_tell` reports it
+        with suppress(IzwiError):  # `_send_transcripts` reports it
             await self._utterance.write(data)
 
     async def _finish(self) -> None:
@@ -163,7 +163,7 @@ class TranscriptionSession:
         await self._written.wait()
 
     # -- output ----------------------------------------------------------------------------------
-    async def _tell(self) -> None:
+    async def _send_transcripts(self) -> None:
         """Send the transcripts of the utterances in order."""
         while True:
             await self._begun.wait()

@@ -18,14 +18,15 @@ from msgspec import structs
 
 from izwi.audio.decoded_audio import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
-from izwi.engine_client.protocol import Abortable, Answer
-from izwi.errors import InvalidAudio, Overloaded
+from izwi.engine_client.protocol import Answer
+from izwi.errors import InvalidAudio
 from izwi.host.threads import compute
 from izwi.inputs.speech import Transcript, TranscriptionInput
 from izwi.model.alignment import AlignmentFrontend
 from izwi.model.frontend import TranscriptionFrontend
 from izwi.request.request import Request
 from izwi_api.services.context import chunks_of, tokens_of
+from izwi_api.services.generation import ChargedGeneration, Generation
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_api.services.uploads import Upload
@@ -62,7 +63,7 @@ class Segment:
     no_speech_prob: float = 0.0
 
 
-class Transcription(Abortable):
+class Transcription(Generation):
     """A transcription in progress. Leaving its context aborts it.
 
     Attributes:
@@ -118,7 +119,7 @@ class Transcription(Abortable):
         Raises:
             IzwiError: A piece failed.
         """
-        try:
+        with self._pieces.reading():
             async for piece in self._pieces.in_order():
                 if piece.answer is None:
                     self.segments.append(piece.segment(Transcript("", ""), [], []))
@@ -148,20 +149,14 @@ class Transcription(Abortable):
                 delta = self._grow(before, transcript.text)
                 if delta or live:
                     yield delta
-        except Overloaded:
-            self._pieces.refund_rest()
-            raise
-        finally:
-            self.abort()
 
-    async def finish(self) -> None:
-        """Wait until the transcription is complete."""
-        async for _ in self.deltas():
-            pass
+    def sources(self) -> tuple[_Pieces]:
+        """Return the pieces of the audio."""
+        return (self._pieces,)
 
-    def abort(self) -> None:
-        """Abort all pieces in flight."""
-        self._pieces.abort()
+    def output(self) -> AsyncGenerator[str]:
+        """Yield the text, piece by piece."""
+        return self.deltas()
 
     async def _read(self, tokens: list[int]) -> Transcript:
         return await asyncio.to_thread(self._model.read, tokens, self._language)
@@ -271,7 +266,7 @@ class _Piece:
         )
 
 
-class _Pieces:
+class _Pieces(ChargedGeneration):
     """The pieces of the audio; a limited number of them is in flight.
 
     Attributes:
@@ -286,6 +281,7 @@ class _Pieces:
         places: list[tuple[int, int]],
         options: PieceOptions,
     ):
+        super().__init__(Charge())
         self._model = model
         self.ask, self._places = ask, places
         self._detects_speech, self._upload = options.detects_speech, options.upload
@@ -293,7 +289,7 @@ class _Pieces:
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
         self._num_asked = 0
-        self._charge = Charge()
+        self._is_paused = False
 
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
@@ -320,17 +316,24 @@ class _Pieces:
                 if self._upload is not None:
                     self._upload.count(len(self._begun))
 
-    def refund_rest(self) -> None:
+    def sources(self) -> list[Answer]:
+        """Return the engine's answers for the pieces in flight."""
+        return [piece.answer for piece in self._begun if piece.answer is not None]
+
+    def pause(self) -> None:
+        """Pause the pieces in flight; those that follow start when they are resumed."""
+        self._is_paused = True
+        super().pause()
+
+    def resume(self) -> None:
+        """Continue with the next token."""
+        self._is_paused = False
+        super().resume()
+
+    def refund_unread(self) -> None:
         """Refund the charge for the piece that is being read and those that follow."""
         heard_s = sum(piece.heard_s for piece in self._begun)
         self._charge.refund(heard_s=heard_s + _seconds(self._places[self._num_asked :]))
-
-    def abort(self) -> None:
-        """Abort all pieces in flight."""
-        self._charge.settle()
-        for piece in self._begun:
-            if piece.answer is not None:
-                piece.answer.abort()
 
     def _most_in_flight(self, number: int) -> int:
         """Return how many pieces may be in flight from a piece on."""
@@ -374,6 +377,8 @@ class _Pieces:
         answers = iter(self._model.submit_all(requests) if requests else ())
         for piece, request in prepared:
             answer = None if request is None else next(answers)
+            if answer is not None and self._is_paused:
+                answer.pause()
             self._begun.append(replace(piece, answer=answer))
         self._num_asked += len(prepared)
         self.num_prompt_positions += sum(request.prompt.num_positions for request in requests)

@@ -108,7 +108,7 @@ class PagedPrompt(PagedDecode):
         """
         if pending is not None:
             raise ValueError("the prompt kernels do not support a pending norm")
-        self._keep(layer, k, v, spec, k_norm)
+        self._store_keys(layer, k, v, spec, k_norm)
         cos, sin = self._rope if self._rope is not None else (None, None)
         options = overlap_option(q.device)
         rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
@@ -133,7 +133,7 @@ class PagedPrompt(PagedDecode):
         )
         return out
 
-    def _keep(
+    def _store_keys(
         self, layer: int, k: Tensor, v: Tensor, spec: AttentionSpec, k_norm: Tensor | None
     ) -> None:
         """Normalise and rotate the keys, and store them and the values."""

@@ -185,7 +185,7 @@ def residual_unit(
 _arranged: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def _keep(weight: Tensor, arranged: Tensor) -> Tensor:
+def _cache_derived(weight: Tensor, arranged: Tensor) -> Tensor:
     """Cache an array derived from a weight for as long as the weight exists.
 
     An array made while a graph is captured has no values before its launch, so it is not cached.
@@ -200,13 +200,13 @@ def _by_output(weight: Tensor) -> Tensor:
     if weight.shape[2] == 1 and weight.is_contiguous():
         return weight
     known: Tensor | None = _arranged.get(weight)
-    return _keep(weight, weight.transpose(1, 2).contiguous()) if known is None else known
+    return _cache_derived(weight, weight.transpose(1, 2).contiguous()) if known is None else known
 
 
 def _by_tap(weight: Tensor) -> Tensor:
     """(channels, 1, taps) as (taps, channels)."""
     known: Tensor | None = _arranged.get(weight)
-    return _keep(weight, weight[:, 0].t().contiguous()) if known is None else known
+    return _cache_derived(weight, weight[:, 0].t().contiguous()) if known is None else known
 
 
 def _transposed_by_output(weight: Tensor, stride: int) -> Tensor:
@@ -217,7 +217,7 @@ def _transposed_by_output(weight: Tensor, stride: int) -> Tensor:
     inputs, outputs, kernel = weight.shape
     split = weight.reshape(inputs, outputs, kernel // stride, stride).flip(2)
     arranged = split.permute(3, 1, 2, 0).reshape(stride * outputs, kernel // stride, inputs)
-    return _keep(weight, arranged.contiguous())
+    return _cache_derived(weight, arranged.contiguous())
 
 
 # -- launches --------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class StagedConv:
             **sizes,
         )
         if self.runs is not None:  # a row may read what another row overwrites
-            _keep[grid](x, gate_in, plane, *places, rows, *strides, **sizes)
+            _store_inputs[grid](x, gate_in, plane, *places, rows, *strides, **sizes)
         return out
 
 
@@ -147,7 +147,7 @@ def _convolve(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _keep(
+def _store_inputs(
     x, gate_in, plane, positions, runs, tables, table_width, num_rows, x_stride, in_stride,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAPPED: tl.constexpr,

@@ -255,7 +255,7 @@ class AlignerTrainer:
         placed = audio[row_numbers, (at - 1).clamp(0, most - 1)]
         x = torch.where(((at >= 1) & (behind < 0))[..., None], placed, x)
         context = self.ops.dense_context(rows, x.shape[1])
-        hidden = decode(self.ops, weights, self.config.text.decoder, TEXT_PREFIX, x, context)
+        hidden = decode(self.ops, weights, self.config.text, TEXT_PREFIX, x, context)
         places = (1 + tokens[:, None] + marks.places[items]).clamp_max(x.shape[1] - 1)
         return F.linear(hidden[row_numbers, places], weights[HEAD]).float()
 

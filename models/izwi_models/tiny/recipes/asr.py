@@ -261,7 +261,7 @@ class AsrTrainer:
         placed = audio[row_numbers, (at - before).clamp(0, most - 1)]
         x = torch.where(((at >= before) & (tail < 0))[..., None], placed, x)
         context = self.ops.dense_context(rows, length)
-        hidden = decode(self.ops, weights, self.config.text.decoder, TEXT_PREFIX, x, context)
+        hidden = decode(self.ops, weights, self.config.text, TEXT_PREFIX, x, context)
         first = before + tokens[:, None] + after - 1
         states = hidden[row_numbers, first + torch.arange(text_length, device=self.device)]
         return F.linear(states, weights[EMBEDDING]).float()

@@ -128,7 +128,7 @@ class Speaker:
         generator = torch.Generator(self.device).manual_seed(seed)
         x, lengths, tracks = self._prompts(texts, voices, mode)
         rows, longest = x.shape[:2]
-        stack = self.config.talker_config.stack
+        stack = self.config.talker_config
         cache = RowCache(rows, longest + most_frames, stack, self.ops)
         hidden = talker.hidden_states(self.ops, self._weights, self.config, x, cache)
         hidden = hidden[torch.arange(rows, device=self.device), lengths - 1]
@@ -237,7 +237,7 @@ class Listener:
         )
         x, lengths = self._prompts(audio, tokens)
         rows = torch.arange(len(clips), device=self.device)
-        stack = self.config.text.decoder
+        stack = self.config.text
         cache = RowCache(len(clips), x.shape[1] + most_tokens, stack, self.ops)
         written = []
         hidden = decode(self.ops, self._weights, stack, asr_config.TEXT_PREFIX, x, cache)

@@ -11,9 +11,14 @@ from msgspec.structs import replace
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller
 from izwi.inputs.speech import SpeechInput
+from izwi_api.realtime.answering.response_maker import ResponseMaker
+from izwi_api.realtime.protocol.items import Content, Item
+from izwi_api.realtime.protocol.settings import RealtimeSettings
 from izwi_api.serve.app import create_app
+from izwi_api.services.context import Services
 from izwi_api.services.models.served import LIVE_PRIORITY, ServedModels
 from izwi_api.settings import Settings
+from izwi_api.voices.store import VoiceStore
 from tests.api.conftest import (
     FakeChat,
     FakeEngine,
@@ -31,7 +36,7 @@ class Counting(FakeRegistry):
 
     def __init__(self, **models):
         super().__init__(**models)
-        self.asked = Counter()
+        self.asked, self.num_found = Counter(), 0
 
     def speech(self, name):
         self.asked["speech", name] += 1
@@ -44,6 +49,10 @@ class Counting(FakeRegistry):
     def chat(self, name):
         self.asked["chat", name] += 1
         return super().chat(name)
+
+    def model(self, name):
+        self.num_found += 1
+        return super().model(name)
 
 
 def registry():
@@ -80,6 +89,28 @@ def test_request_looks_its_model_up_once(world, path, body, kind, name):
     models.asked.clear()
     assert client.post(path, json=body).status_code == 200
     assert models.asked == {(kind, name): 1}
+
+
+def test_transcription_looks_its_model_up_once(world, tone_wav):
+    client, models = world
+    models.asked.clear()
+    form = {"files": {"file": ("a.wav", tone_wav())}, "data": {"model": "whisper-1"}}
+    assert client.post("/v1/audio/transcriptions", **form).json()["text"] == "word"
+    assert models.asked == {("transcription", "asr"): 1}
+
+
+@pytest.mark.parametrize("name", ["gpt", "chat"])
+async def test_live_answer_looks_its_model_up_once(tmp_path, name):
+    models, engine = registry(), FakeEngine()
+    served = ServedModels(engine, models, ALIASES)
+    services = Services(engine, served, Settings(), VoiceStore(tmp_path))
+    maker = ResponseMaker(services)
+    settings = RealtimeSettings(model=name, output_modalities=["text"])
+    item = Item("message", role="user", content=[Content("input_text", "hi")])
+    async with await maker.open_answer(settings, maker.setting(settings), [item]) as answer:
+        text = [piece.content async for piece in answer.pieces()]
+    assert "".join(text) == "hi"
+    assert models.num_found == 1
 
 
 class Asked(FakeEngine):

@@ -32,11 +32,11 @@ def clock() -> Clock:
 @pytest.mark.parametrize("answer", [ANSWER, AnswerContent(()), "At séven.", ""])
 async def test_an_answer_comes_back_as_it_was(clock, answer):
     kept = StoredAnswers(StoredItems(clock=clock))
-    name, expires_at = await kept.keep("anna", "s2s", answer)
+    name, expires_at = await kept.store_answer("anna", "s2s", answer)
     assert name.startswith("audio_")
     assert expires_at == 1000 + 3600
     assert await kept.find("anna", "s2s", name) == answer
-    other, _ = await kept.keep("anna", "s2s", "No.")
+    other, _ = await kept.store_answer("anna", "s2s", "No.")
     assert other != name
     assert await kept.find("anna", "s2s", other) == "No."
     assert await kept.find("anna", "s2s", name) == answer
@@ -47,7 +47,7 @@ async def test_an_answer_comes_back_as_it_was(clock, answer):
 )
 async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match):
     kept = StoredAnswers(StoredItems(clock=clock))
-    name, _ = await kept.keep("anna", "s2s", ANSWER)
+    name, _ = await kept.store_answer("anna", "s2s", ANSWER)
     with pytest.raises(InvalidRequest, match=match) as reported:
         await kept.find(owner, model, name)
     assert reported.value.param == "messages"
@@ -57,7 +57,7 @@ async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match
 async def test_stored_answer_expires_after_an_hour(clock):
     items = StoredItems(clock=clock)
     kept = StoredAnswers(items)
-    name, _ = await kept.keep("", "s2s", ANSWER)
+    name, _ = await kept.store_answer("", "s2s", ANSWER)
     clock.now += 3599.9
     assert await kept.find("", "s2s", name) == ANSWER
     clock.now += 0.1
@@ -68,12 +68,12 @@ async def test_stored_answer_expires_after_an_hour(clock):
 
 async def test_memory_is_bounded(clock):
     measured = StoredItems(clock=clock)
-    await StoredAnswers(measured).keep("", "s2s", ANSWER)
+    await StoredAnswers(measured).store_answer("", "s2s", ANSWER)
     one_bytes = measured.num_bytes("audio")
     assert one_bytes < 4 * 8 * 4  # less than ids of four bytes
     items = StoredItems(clock=clock, max_bytes=10 * one_bytes)
     kept = StoredAnswers(items)
-    names = [(await kept.keep("", "s2s", ANSWER))[0] for _ in range(25)]
+    names = [(await kept.store_answer("", "s2s", ANSWER))[0] for _ in range(25)]
     assert items.num_bytes("audio") == 10 * one_bytes
     for name in names[:15]:
         with pytest.raises(InvalidRequest):
@@ -133,10 +133,10 @@ async def test_an_id_that_never_was(clock):
 # -- the file that processes share -----------------------------------------------------------
 async def test_stored_answers_are_shared_between_processes(clock, tmp_path):
     first, second = (StoredItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
-    name, expires_at = await StoredAnswers(first).keep("anna", "s2s", ANSWER)
+    name, expires_at = await StoredAnswers(first).store_answer("anna", "s2s", ANSWER)
     assert await StoredAnswers(second).find("anna", "s2s", name) == ANSWER
     said = (ChatMessage(Role.USER, "Hé"), ChatMessage(Role.ASSISTANT, "Yes."))
-    await StoredResponses(second).keep("", "resp_1", said)
+    await StoredResponses(second).store_response("", "resp_1", said)
     assert await StoredResponses(first).messages("", "resp_1") == said
     with pytest.raises(InvalidRequest):
         await StoredResponses(first).messages("ben", "resp_1")
@@ -179,7 +179,7 @@ async def test_many_writers_lose_nothing(tmp_path):
 
 async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(clock, tmp_path, caplog):
     items = StoredItems(tmp_path / "nowhere" / "kept", clock=clock)
-    name, expires_at = await StoredAnswers(items).keep("", "s2s", ANSWER)
+    name, expires_at = await StoredAnswers(items).store_answer("", "s2s", ANSWER)
     assert expires_at == 1000
     with pytest.raises(InvalidRequest):
         await StoredAnswers(items).find("", "s2s", name)

@@ -65,7 +65,7 @@ class Asked:
         table = self._weights[EMBEDDING]
         context = self._ops.dense_context(len(rows), length)
         x = F.embedding(ids.to(self._device), table)
-        hidden = decode(self._ops, self._weights, self._config.decoder, PREFIX, x, context)
+        hidden = decode(self._ops, self._weights, self._config, PREFIX, x, context)
         best = F.linear(hidden, table).argmax(-1).cpu()
         return [line[: len(row.ids) - 1] for line, row in zip(best, rows, strict=True)]
 

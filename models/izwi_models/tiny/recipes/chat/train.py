@@ -124,7 +124,7 @@ class ChatTrainer:
         rows, length = ids.shape
         context = self.ops.dense_context(rows, length)
         x = F.embedding(ids, table)
-        hidden = decode(self.ops, views, self.config.decoder, PREFIX, x, context)
+        hidden = decode(self.ops, views, self.config, PREFIX, x, context)
         logits = F.linear(hidden[:, :-1], table).float()
         following, weighs = ids[:, 1:], weights[:, 1:]
         losses = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
