@@ -141,7 +141,7 @@ class Drawing:
     Attributes:
         reads_log: See `Request.reads_log`.
         adjusts: Whether the logits of any of its tracks are adjusted.
-        memo: What samplers derived from the log; see `izwi.sampling.emitted.SamplerState`.
+        memo: What samplers derived from the log; see `izwi.sampling.draws.SamplerState`.
         grammar: An `izwi.sampling.grammars.GrammarState`, or None without a grammar.
         limit: Number of entries at which it ends, once that is known.
     """

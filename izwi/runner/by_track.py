@@ -8,7 +8,7 @@ from izwi.backends.protocol import Sampling
 from izwi.model.protocol import Model
 from izwi.model.step_batch import StepBatch, places_drawn
 from izwi.ops.protocol import Array, Ops
-from izwi.sampling.logprobs import Logprobs
+from izwi.sampling.draws import Logprobs
 
 
 def draw_by_track(

@@ -34,8 +34,8 @@ from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
 from izwi.runner.lag import begun_tracks, in_place
 from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.sampling.draws import Logprobs
 from izwi.sampling.grammars import Grammars
-from izwi.sampling.logprobs import Logprobs
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.work import PlannedRow
 

@@ -33,7 +33,7 @@ from izwi.model.protocol import Model, Recordable, RecordableModel, RecordableTr
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
-from izwi.sampling.logprobs import Logprobs, logprobs_of
+from izwi.sampling.draws import Logprobs, logprobs_of
 
 # What the driver keeps of the graphs of one model once they are recorded (measured: 120 MB).
 _DRIVER_BYTES = 128 << 20
