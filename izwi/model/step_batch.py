@@ -1,6 +1,6 @@
 """What one step runs, as a value: all that models and backends know of a sequence.
 
-A process that has a batch, the pages and the weights can run the step. `izwi.runner.batch_builder`
+A process that has a batch, the pages and the weights can run the step. `izwi.runner.batch`
 builds it from the sequences, and it holds none of them. Logs and block tables only grow, so a row
 refers to them and says how much of them is its own.
 """

@@ -27,13 +27,10 @@ from izwi.ops.protocol import Array
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
-from izwi.runner.batch import run_each
-from izwi.runner.batch_builder import batch_of, span_of
-from izwi.runner.by_track import draw_by_track
-from izwi.runner.encoded import EncodedCache
-from izwi.runner.encoding import Encoders
-from izwi.runner.lag import begun_tracks, in_place
+from izwi.runner.batch import batch_of, run_each, span_of
+from izwi.runner.encoding import EncodedCache, Encoders
 from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.runner.tracks import begun_tracks, draw_by_track, in_place
 from izwi.sampling.draws import Logprobs
 from izwi.sampling.grammars import Grammars
 from izwi.scheduler.cost import StepCost

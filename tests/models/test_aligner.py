@@ -22,7 +22,7 @@ from izwi.model.capability import Capability
 from izwi.model.protocol import step
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes

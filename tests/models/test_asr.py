@@ -21,7 +21,7 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.model.protocol import Pick, step
 from izwi.model.step_batch import Row
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import FAMILY, encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes

@@ -23,7 +23,7 @@ from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.model.protocol import step
 from izwi.request.request import Reason, Request, SamplingParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY

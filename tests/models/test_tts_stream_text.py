@@ -23,7 +23,7 @@ from izwi.model.protocol import step
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of, span_of
+from izwi.runner.batch import row_of, span_of
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
