@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
-from izwi.engine.in_flight import Launched
+from izwi.engine.model_worker import Launched
 from izwi.request.prediction import Pending
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence

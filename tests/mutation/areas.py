@@ -43,7 +43,7 @@ _PROCESSES = (
 AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/scheduler/{name}.py": _LOOP for name in _SCHEDULER},
     **{f"izwi/cache/{name}.py": _LOOP for name in _CACHE},
-    **{f"izwi/engine/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
+    "izwi/engine/model_worker.py": _LOOP,
     "izwi/runner/runner.py": _LOOP,
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/engine/step_thread.py": (*_LOOP, *_SERVE),
