@@ -26,8 +26,8 @@ from izwi.request.sequence import Sequence
 from izwi.runner.batch import row_of, span_of
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
+from izwi_models.qwen3_tts.pieces import sentences
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
-from izwi_models.qwen3_tts.spoken import sentences
 from tests.examples import examples
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_text_cuts import cut, prose

@@ -1,6 +1,12 @@
 """Validate a speech input and build a frozen request. All validation is here.
 
 Parameter names in errors are those of the HTTP body.
+
+The text is encoded in the chat template of qwen-tts 0.1.1, inference/qwen3_tts_model.py, which
+tokenizes a whole turn and cuts it by counting ids. So a line break at the start of the text may
+share a token with the role's, and a tokenizer of single bytes leaves most of the role in the text.
+Here the turn is cut in the same places, but special tokens are inserted by id, so that a user's
+text cannot close its turn.
 """
 
 from __future__ import annotations
@@ -17,10 +23,10 @@ from izwi.audio.mel import speaker_log_mel
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import EncodeInput, Request, SamplingParams
+from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 from izwi_models.qwen3_tts import prompt as prompts
 from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
 from izwi_models.qwen3_tts.prompt import Conditioning, Reference
-from izwi_models.qwen3_tts.text import ROLE_IDS, SpeechText
 
 # Length of a reference clip in seconds: less has too little of the voice, more does not improve it.
 MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
@@ -28,6 +34,9 @@ MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
 MIN_FRAMES = 2
 # Silence after which a clip counts as empty: 60 dB below full scale.
 _SILENCE = 1e-3
+_START, _END = "<|im_start|>", "<|im_end|>"
+# Number of ids at the edges of a turn that are not its text.
+ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
 
 _LANGUAGE_CODES = {
     "zh": "chinese",
@@ -363,3 +372,73 @@ def max_frames(
             param="input",
         )
     return max(1, min(frames, room))
+
+
+class SpeechText:
+    """A checkpoint's tokenizer with the template around the text."""
+
+    def __init__(self, tokenizer: QwenTokenizer):
+        """Bind a checkpoint's tokenizer.
+
+        Raises:
+            CheckpointError: It lacks a token of the template.
+        """
+        self._tokenizer = tokenizer
+        self._start, self._end = tokenizer.id_of(_START), tokenizer.id_of(_END)
+
+    def role_and_text(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of the role's three positions, and those of the text after them."""
+        turn = self.open_turn()
+        ids = [*turn.write(text), *turn.close()]
+        return turn.role, ids
+
+    def open_turn(self) -> OpenTurn:
+        """Return a turn whose text is still to be written."""
+        closing = [self._end, *self._tokenizer.encode("\n"), *self._opening("assistant", "")]
+        # a tokenizer of single bytes leaves some of the closing in the text
+        last = closing[: len(closing) - _CLOSING_IDS]
+        return OpenTurn(IncrementalTokenizer(self._tokenizer), self._start, last)
+
+    def reference(self, text: str) -> list[int]:
+        """Return the ids of a reference clip's text."""
+        return self._turn("assistant", text)[ROLE_IDS:-_REFERENCE_CLOSING_IDS]
+
+    def instruct(self, text: str) -> list[int]:
+        """Return the ids of an instruction, a user's turn with its markers; [] for empty text."""
+        return self._turn("user", text) if text else []
+
+    def _opening(self, role: str, text: str) -> list[int]:
+        return [self._start, *self._tokenizer.encode(f"{role}\n{text}")]
+
+    def _turn(self, role: str, text: str) -> list[int]:
+        return [*self._opening(role, text), self._end, *self._tokenizer.encode("\n")]
+
+
+class OpenTurn:
+    """The assistant's turn while its text is written. Ids that were returned never change.
+
+    Attributes:
+        role: Ids of the role's three positions, complete once the text has an id.
+    """
+
+    def __init__(self, tokenizer: IncrementalTokenizer, start: int, last: list[int]):
+        """Begin with the id `start`; the ids `last` follow the text."""
+        self.role = [start]
+        self._tokenizer, self._last = tokenizer, last
+        self._take(tokenizer.write("assistant\n"))
+
+    def write(self, text: str, *, word_ends: bool = False) -> list[int]:
+        """Add text; return its ids that are now settled.
+
+        See `IncrementalTokenizer.write` for `word_ends`.
+        """
+        return self._take(self._tokenizer.write(text, word_ends=word_ends))
+
+    def close(self) -> list[int]:
+        """Return the ids of the rest."""
+        return self._take(self._tokenizer.close()) + self._last
+
+    def _take(self, ids: list[int]) -> list[int]:
+        missing = ROLE_IDS - len(self.role)
+        self.role += ids[:missing]
+        return ids[missing:]

@@ -16,10 +16,8 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput, TextMode
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
-from izwi_models.qwen3_tts.cutting import Cutter, Part
-from izwi_models.qwen3_tts.prepare import Checkpoint, condition, lay_out
-from izwi_models.qwen3_tts.spoken import SpokenStream
-from izwi_models.qwen3_tts.text import OpenTurn
+from izwi_models.qwen3_tts.pieces import Cutter, Part, SpokenStream
+from izwi_models.qwen3_tts.prepare import Checkpoint, OpenTurn, condition, lay_out
 
 
 class TextStream:
