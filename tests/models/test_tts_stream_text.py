@@ -405,7 +405,7 @@ def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
 
 def fed_to_talker(model: Checkpoint, sequence: Sequence) -> np.ndarray:
     """(positions, hidden) rounded, one position at a time so that batching does not show."""
-    from izwi_models.qwen3_tts.embedding import Positions
+    from izwi_models.qwen3_tts.model import Positions
 
     fed = []
     for position in range(sequence.num_positions):
