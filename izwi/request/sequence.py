@@ -110,6 +110,7 @@ class AudioCursor:
     Attributes:
         num_vocoded: Frames that went through the codec.
         chunks: Frames of each chunk of audio so far, `num_vocoded` together.
+        num_full: How many chunks were counted, and how many of these had their full length.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
         num_repeated_samples: Number of next samples that an earlier engine has already delivered.
@@ -117,6 +118,7 @@ class AudioCursor:
 
     num_vocoded: int = 0
     chunks: list[int] = field(default_factory=list)
+    num_full: tuple[int, int] = (0, 0)
     state_row: int | None = None
     saved_state: Any = None
     num_repeated_samples: int = 0
