@@ -239,8 +239,11 @@ class ModelWorker:
             status = sequence.status
             if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
                 continue
-            is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
-            pcm = sequence.audio.new_part(vocoded.get(sequence.arrival))
+            arrival = sequence.arrival
+            is_delivered, failure = arrival in fresh, results.failed.get(arrival)
+            pcm = vocoded.get(arrival)
+            if pcm is not None:
+                pcm = sequence.audio.new_part(pcm)
             if pcm is not None or (is_delivered and writes):
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)

@@ -147,7 +147,7 @@ class StepBatch(Struct, frozen=True, eq=False):
     def draws(self) -> list[Row]:
         """The rows that draw an entry, in order; one that draws several comes as often."""
         rows = self.rows
-        if all(len(row.drawn) == 1 for row in rows):  # what a step mostly is
+        if self.counts.count(1) == len(rows):  # what a step mostly is
             return list(rows)
         return [draw for row in rows if row.drawn for draw in row.draws]
 

@@ -127,9 +127,9 @@ class AudioCursor:
         """Restart the audio from its beginning; the first `num_samples` are already delivered."""
         self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
 
-    def new_part(self, samples: Float32 | None) -> Float32 | None:
+    def new_part(self, samples: Float32) -> Float32 | None:
         """Return the part of (samples,) that is not delivered yet, or None."""
-        if samples is None or not self.num_repeated_samples:
+        if not self.num_repeated_samples:
             return samples
         repeated = min(len(samples), self.num_repeated_samples)
         self.num_repeated_samples -= repeated

@@ -238,7 +238,8 @@ class Scheduler:
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Record that a row has run, and publish the whole pages of its prompt."""
         kv = sequence.kv
-        kv.num_computed = max(kv.num_computed, num_positions)
+        if num_positions > kv.num_computed:
+            kv.num_computed = num_positions
         if kv.num_published >= sequence.num_prompt // self._page_size:
             return  # all are published
         if not sequence.request.cacheable:
@@ -472,13 +473,15 @@ def worth_keeping(sequence: Sequence, speaks: bool) -> bool:
 
 def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
     """Return the frames of a stream's next chunk, as if the steps in flight had ended."""
-    audio = sequence.audio
+    audio, pending = sequence.audio, sequence.pending
     num_counted, count = audio.num_full
     if num_counted != len(audio.chunks):  # seldom, and this is asked for every stream of a step
         count = full_chunks(audio.chunks, ramp)
         audio.num_full = len(audio.chunks), count
-    frames = sequence.pending.frames  # of two chunks in flight, one may be taken for full
-    for _ in range(sequence.pending.chunks):
+    if not pending.chunks:
+        return ramp[count]
+    frames = pending.frames  # of two chunks in flight, one may be taken for full
+    for _ in range(pending.chunks):
         if frames >= chunk_frames(count, ramp):
             frames -= chunk_frames(count, ramp)
             count += 1
@@ -511,11 +514,7 @@ def frames_due(
     chunk = next_chunk(sequence, ramp)
     if dry and 0 < frames < chunk:
         chunk = short_chunk_frames(frames, ramp)
-    return FramesDue(
-        frames=frames,
-        chunk=chunk,
-        next_frames=sequence.next_frames,
-    )
+    return FramesDue(frames=frames, chunk=chunk, next_frames=sequence.next_frames)
 
 
 def _listener_of(sequence: Sequence) -> str:
