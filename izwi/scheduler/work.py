@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from izwi.request.sequence import Sequence
 
@@ -25,8 +26,7 @@ class PlannedRow(NamedTuple):
         return self.stop == sequence.num_prompt + sequence.num_entries
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The work of one step of one model.
 
     Attributes:
