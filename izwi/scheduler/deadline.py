@@ -68,6 +68,8 @@ ONE_ROW_STRETCH = 1.25
 # this long comes before a new one of priority 1, and running text of priority 1 runs in every step.
 PRIORITY_S = 1.0
 
+slack_order = attrgetter("urgency.slack_s", "key")
+
 
 def rank_deadline(view: View) -> tuple[float, ...]:
     """Order streams by slack, then background work by arrival; late background work comes first."""
@@ -361,9 +363,6 @@ def _take_rows(
             num_free = max(0, num_free - 1)
         elif builder.seconds >= limit_s:
             return
-
-
-slack_order = attrgetter("urgency.slack_s", "key")
 
 
 def victims_for(running: Sequence[View], builder: StepBuilder, new: View) -> Iterator[View]:
