@@ -5,7 +5,8 @@
 Terminals' escape sequences are removed first (`izwi.inputs.control_characters`).
 
 Pure. A text that arrives in parts gives the same result as the whole text; each part of the result
-is returned as soon as later text cannot change it."""
+is returned as soon as later text cannot change it.
+"""
 
 from __future__ import annotations
 
