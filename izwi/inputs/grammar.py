@@ -193,7 +193,8 @@ def _reason(problem: str) -> str:
     return _PLACE.sub("", (marked or lines)[0])[:_MAX_PROBLEM_CHARS]
 
 
-# Those of OpenAPI, of pydantic's types (Path, SecretStr, bytes, Pattern), and JSON Schema's regex.
+# Formats that describe a value to people and do not restrict its text: those of OpenAPI, of
+# pydantic's types (Path, SecretStr, bytes, Pattern), and JSON Schema's regex.
 DESCRIBING_FORMATS = frozenset(
     (
         *("byte", "binary", "password", "int32", "int64", "float", "double", "decimal"),
