@@ -1,4 +1,4 @@
-"""Batches: those of steps, from their sequences; and runs in which only the faulty item fails.
+"""The batch of a step: made of its sequences, run as one pass, or item by item if one fails.
 
 No other module reads sequences for a step.
 """
@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TypeVar
 
-from izwi.model.step_batch import Row, Span, StepBatch
+from izwi.model.protocol import Model, Pick
+from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
+from izwi.ops.protocol import Array, AttentionContext, Ops
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import ONE_TRACK
 from izwi.scheduler.work import PlannedRow
@@ -77,6 +79,18 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
 def batch_of(rows: Iterable[PlannedRow]) -> StepBatch:
     """Return the batch of a step. Raises InvalidRequest as `row_of`."""
     return StepBatch(tuple([row_of(*row) for row in rows]))
+
+
+def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
+    """Run a batch as one pass and draw its entries, which are all on the first track.
+
+    Returns:
+        (entries, codebooks) int64, in row order.
+    """
+    hidden, places = model.run(model.embed(batch.rows), context), places_drawn(batch.rows)
+    if len(places) < hidden.shape[0]:
+        hidden = ops.take(hidden, ops.array(places))
+    return model.draw(hidden, pick)
 
 
 def run_each(run: Callable[[Seq[Item]], list[R]], batch: Seq[Item]) -> list[R | BaseException]:

@@ -19,14 +19,14 @@ from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText, step
+from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText
 from izwi.model.step_batch import StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
-from izwi.runner.batch import batch_of, run_each, span_of
+from izwi.runner.batch import batch_of, run_each, span_of, step
 from izwi.runner.encoding import EncodedCache, Encoders
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.runner.tracks import begun_tracks, draw_by_track, in_place

@@ -15,9 +15,8 @@ import torch
 from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import torch_backend
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import step
 from izwi.request.request import Request
-from izwi.runner.batch import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker

@@ -19,11 +19,10 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import step
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, span_of
+from izwi.runner.batch import row_of, span_of, step
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.pieces import sentences
