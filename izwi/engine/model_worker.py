@@ -225,22 +225,25 @@ class ModelWorker:
         later audio leaves with that step's results.
         """
         fresh = set[int]()
-        writes = self._writes
+        writes, computed, append = self._writes, self.scheduler.computed, self._append
         for sequence, drawn, stop in results.drawn:
-            self.scheduler.computed(sequence, stop)
+            computed(sequence, stop)
             if drawn.entries:
                 sequence.status.phase = Phase.DECODE
-                if self._append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
+                if append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
                     fresh.add(sequence.arrival)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         vocoded = self._vocode(results)
         chunks: list[Chunk] = []
+        failed = results.failed
+        changed = fresh | vocoded.keys() | failed.keys()
         for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
-            status = sequence.status
+            status, arrival = sequence.status, sequence.arrival
+            if arrival not in changed and not (status.ended or sequence.request.encode_only):
+                continue  # most streams: a frame was drawn that is no audio yet
             if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
                 continue
-            arrival = sequence.arrival
-            is_delivered, failure = arrival in fresh, results.failed.get(arrival)
+            is_delivered, failure = arrival in fresh, failed.get(arrival)
             pcm = vocoded.get(arrival)
             if pcm is not None:
                 pcm = sequence.audio.new_part(pcm)
@@ -296,8 +299,10 @@ class ModelWorker:
         """Append entries to the log; return them without a stop id, which is not emitted."""
         tracks, request, following = sequence.tracks, sequence.request, self.runner.following
         emitted, kept, reason = sequence.emitted, drawn.entries, None
-        first = len(emitted)
-        for ids in drawn.entries:
+        first, limit = len(emitted), sequence.drawing.limit
+        if limit is None:
+            limit = self._limit(sequence)
+        for ids in kept:
             if tracks.stops(ids, request):
                 reason = Reason.STOP
                 break
@@ -305,7 +310,7 @@ class ModelWorker:
             if not tracks.append(ids, following, request):
                 reason = Reason.STOP
                 break
-            if len(emitted) >= self._limit(sequence):
+            if len(emitted) >= limit:
                 reason = Reason.LENGTH
                 break
         if reason is not None:

@@ -87,9 +87,9 @@ def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pi
     Returns:
         (entries, codebooks) int64, in row order.
     """
-    hidden, places = model.run(model.embed(batch.rows), context), places_drawn(batch.rows)
-    if len(places) < hidden.shape[0]:
-        hidden = ops.take(hidden, ops.array(places))
+    hidden = model.run(model.embed(batch.rows), context)
+    if sum(batch.counts) < hidden.shape[0]:  # otherwise all positions give an entry
+        hidden = ops.take(hidden, ops.array(places_drawn(batch.rows)))
     return model.draw(hidden, pick)
 
 

@@ -304,7 +304,13 @@ class Scheduler:
             ),
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
-            urgency=self._urgency(sequence, slack_s, started),
+            # `_urgency` inlined, for the same reason
+            urgency=Urgency(
+                slack_s=slack_s,
+                started=started,
+                idle_steps=self.counts.steps - status.last_step,
+                priority=request.priority,
+            ),
             audio=frames_due(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
             if self._speaks
             else NO_FRAMES,
