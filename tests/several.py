@@ -10,7 +10,7 @@ from izwi.model.step_batch import Row, StepBatch
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi.runner.runner import Runner
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from izwi.model.step_batch import Row, Span, StepBatch
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of, span_of
+from izwi.runner.batch import row_of, span_of
 
 
 def batch(*rows: Row) -> StepBatch:

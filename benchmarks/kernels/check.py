@@ -29,7 +29,7 @@ from izwi.backends.torch.triton.rows import rms_norm, snake, swiglu
 from izwi.backends.torch.triton.sampling import draw
 from izwi.ops.attention import divide
 from izwi.request.request import SamplingParams
-from izwi.sampling.noise import uniforms
+from izwi.sampling.draws import uniforms
 
 ROWS = (1, 2, 8, 32, 64)
 QUANTIZED_ROWS = (1, 8, 64)  # rows for each kernel

@@ -27,9 +27,9 @@ from izwi_models.lfm2_audio.audio_config import (
     MimiConfig,
     PreprocessorConfig,
 )
+from izwi_models.lfm2_audio.audio_parts import log_mel
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
 from izwi_models.lfm2_audio.codecs import FrameCodec, detokenizer_codec, mimi_codec
-from izwi_models.lfm2_audio.features import log_mel
 from izwi_models.lfm2_audio.segments import SegmentEncoder
 
 _BACKBONE_WIDTH = 2048

@@ -5,6 +5,8 @@ the route to the model's `run`, a profile function sees every call and return of
 
 * modules: those of izwi, izwi_api and izwi_models in which a function ran;
 * takers: modules of these in which a function was given the text, its ids, or a form of them;
+* takers_by_door: the same, but the modules of a library that is entered through one function count
+  as one: the reading of English text (`say_english`), which no reader of a request has to follow;
 * forms: classes of values (dataclasses, structs, named tuples, pydantic models) that a function was
   given or returned, and that hold the text, its ids, or another form that does.
 
@@ -17,7 +19,7 @@ import argparse
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -28,11 +30,13 @@ from pydantic import BaseModel
 from benchmarks.measure import write_result
 from izwi_api.client import Client
 
+MODEL = "izwi-tiny-tts"
 TEXT = "the house is near the river and the water is cold today."
 CORE = "house is near the river and the water is cold"  # of it, however its ends are written
 OURS = ("izwi.", "izwi_api.", "izwi_models.")
 ROUTE = "izwi_api.routes.speech"
 CLIENT = "izwi_api.client."  # the other end of the connection, in the same process
+LIBRARIES = ("izwi_models.english",)
 # A form holds the text at most this many values deep; a longer way leads through an index of all.
 _DEPTH = 5
 _MIN_IDS = 5
@@ -61,9 +65,9 @@ class RequestPath:
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
         """See a call or a return of any function, in any thread."""
-        module = frame.f_globals.get("__name__", "")
         if not self.is_armed or self.is_complete or event not in ("call", "return"):
             return
+        module = frame.f_globals.get("__name__", "")
         if not module.startswith(OURS) or module.startswith(CLIENT):
             return
         with self._lock:
@@ -186,16 +190,25 @@ def follow() -> RequestPath:
     threading.setprofile(path)
     sys.setprofile(path)
     try:
-        with Client() as client:
-            client.say("Good morning.", voice="amber", seed=0)  # imports, and fills caches
+        with Client(models=[MODEL]) as client:
+            # the first imports, and fills caches; both are short, since frames do not matter
+            client.say("Good morning.", voice="amber", seed=0, max_new_tokens=2)
             path.is_armed = True
-            client.say(TEXT, voice="amber", seed=0)
+            client.say(TEXT, voice="amber", seed=0, max_new_tokens=2)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
     if not path.is_complete:
         raise RuntimeError("the request did not reach a forward pass of its model")
     return path
+
+
+def by_door(modules: Iterable[str]) -> set[str]:
+    """Return modules, with one for all of a library."""
+    return {
+        next((library for library in LIBRARIES if module.startswith(f"{library}.")), module)
+        for module in modules
+    }
 
 
 def table(found: Mapping[str, str]) -> list[dict[str, str]]:
@@ -213,7 +226,10 @@ def main() -> None:
     for kind, names in found.items():
         for name, where in names.items():
             print(f"{kind}: {name}  ({where})")
-    rows = [{kind: len(names) for kind, names in found.items()}]
+    rows = [
+        {kind: len(names) for kind, names in found.items()}
+        | {"takers_by_door": len(by_door(path.takers))}
+    ]
     write_result("request_path", rows, **{kind: table(names) for kind, names in found.items()})
 
 

@@ -24,7 +24,7 @@ from izwi.engine.model_worker import ModelWorker
 from izwi.request.request import Chunk, EncodeInput, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
-from izwi.runner.batch_builder import span_of
+from izwi.runner.batch import span_of
 from izwi.runner.runner import Drawn
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepCost, StepWork

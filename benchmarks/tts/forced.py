@@ -9,7 +9,7 @@ from torch import Tensor
 from izwi.backends.torch.ops import TorchOps
 from izwi.model.protocol import Model
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 
 
 @torch.inference_mode()

@@ -88,7 +88,7 @@ def _gruut() -> Callable[[str], str]:
 
 
 NORMALIZERS: dict[str, Callable[[], Callable[[str], str]]] = {
-    "izwi": _call("izwi_models.qwen3_tts.spoken", "spell_out"),
+    "izwi": _call("izwi_models.qwen3_tts.pieces", "spell_out"),
     "normt2s": _call("normt2s", "normalize"),
     "kitten-text-processing": _of_class(
         "kitten_text_processing", "Normalizer", "normalize", lang="en"

@@ -22,9 +22,8 @@ from izwi.audio.file import read_audio_file
 from izwi.audio.limits import DecodeLimits
 from izwi.audio.ogg import is_ogg, ogg_files
 from izwi.audio.pcm import to_float
-from izwi.audio.pcm_wav import PcmWav, open_pcm_wav
 from izwi.audio.resample import Resampler, Resampling, open_resampler
-from izwi.audio.wav import is_wav, wav_files
+from izwi.audio.wav import PcmWav, is_wav, open_pcm_wav, wav_files
 from izwi.errors import InvalidAudio, TooLarge
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.

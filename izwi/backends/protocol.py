@@ -23,7 +23,7 @@ from izwi.model.step_batch import Row, StepBatch
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext
 from izwi.request.request import EncodeInput
-from izwi.sampling.logprobs import Logprobs
+from izwi.sampling.draws import Logprobs
 
 # Waits for samples, (n,) float32, that are being computed.
 PendingAudio = Callable[[], npt.NDArray[np.float32]]

@@ -145,7 +145,8 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
-        sequence.drawing.grammar = worker.runner.grammars.constrain(request)
+        if request.grammar is not None:
+            sequence.drawing.grammar = worker.runner.grammars.start(request.grammar)
         worker.set_up_sequence(sequence, log)
         worker.scheduler.add(sequence)
         if log is not None and log.paused:

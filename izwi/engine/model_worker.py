@@ -1,10 +1,11 @@
-"""A model worker: one model's queues and runner, and the results of its steps."""
+"""A model worker: one model's queues and runner, its steps in flight, and their results."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from itertools import compress
 from math import inf
 from typing import Any
@@ -16,13 +17,13 @@ from izwi.backends.budget import MemoryBudget
 from izwi.backends.protocol import Backend, PendingAudio
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
-from izwi.engine.in_flight import Launched, Results, awaited
 from izwi.errors import Overloaded
 from izwi.model.protocol import Model
 from izwi.request.log import Log, retrace
 from izwi.request.request import Chunk, Entries, Reason
 from izwi.request.sequence import Phase, Sequence
-from izwi.runner.runner import Drawn, Runner
+from izwi.request.track_log import Following
+from izwi.runner.runner import Drawn, Forward, Runner
 from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
@@ -224,22 +225,28 @@ class ModelWorker:
         later audio leaves with that step's results.
         """
         fresh = set[int]()
-        writes = self._writes
+        writes, computed, append = self._writes, self.scheduler.computed, self._append
         for sequence, drawn, stop in results.drawn:
-            self.scheduler.computed(sequence, stop)
+            computed(sequence, stop)
             if drawn.entries:
                 sequence.status.phase = Phase.DECODE
-                if self._append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
+                if append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
                     fresh.add(sequence.arrival)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         vocoded = self._vocode(results)
         chunks: list[Chunk] = []
+        failed = results.failed
+        changed = fresh | vocoded.keys() | failed.keys()
         for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
-            status = sequence.status
+            status, arrival = sequence.status, sequence.arrival
+            if arrival not in changed and not (status.ended or sequence.request.encode_only):
+                continue  # most streams: a frame was drawn that is no audio yet
             if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
                 continue
-            is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
-            pcm = sequence.audio.new_part(vocoded.get(sequence.arrival))
+            is_delivered, failure = arrival in fresh, failed.get(arrival)
+            pcm = vocoded.get(arrival)
+            if pcm is not None:
+                pcm = sequence.audio.new_part(pcm)
             if pcm is not None or (is_delivered and writes):
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
@@ -292,8 +299,10 @@ class ModelWorker:
         """Append entries to the log; return them without a stop id, which is not emitted."""
         tracks, request, following = sequence.tracks, sequence.request, self.runner.following
         emitted, kept, reason = sequence.emitted, drawn.entries, None
-        first = len(emitted)
-        for ids in drawn.entries:
+        first, limit = len(emitted), sequence.drawing.limit
+        if limit is None:
+            limit = self._limit(sequence)
+        for ids in kept:
             if tracks.stops(ids, request):
                 reason = Reason.STOP
                 break
@@ -301,7 +310,7 @@ class ModelWorker:
             if not tracks.append(ids, following, request):
                 reason = Reason.STOP
                 break
-            if len(emitted) >= self._limit(sequence):
+            if len(emitted) >= limit:
                 reason = Reason.LENGTH
                 break
         if reason is not None:
@@ -401,3 +410,126 @@ class ModelWorker:
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
         return Chunk(sequence.request.request_id, log, pcm, **rest)
+
+
+class Launched:
+    """A step in flight.
+
+    Attributes:
+        work: The planned work.
+        failed: Errors, by arrival of the sequence.
+        rows: Rows of the forward pass.
+        forward: Waits for the rows' results; None if the pass was not launched.
+        began_s: Time of the launch, on the engine's clock.
+        seconds: Duration of the launch.
+        num_compiled: `Runner.num_compiled` before it was launched.
+        reads_log: The next step cannot be planned before its results are known.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        failed: dict[int, BaseException],
+        rows: Seq[PlannedRow],
+        forward: Forward | None,
+        began_s: float,
+        num_compiled: int,
+    ):
+        self.work, self.failed, self.rows = work, failed, rows
+        self.forward, self.began_s, self.seconds = forward, began_s, 0.0
+        self.num_compiled = num_compiled
+        sequences = [row.sequence for row in rows]
+        self.reads_log = any(one.drawing.reads_log or one.output_positions for one in sequences)
+        self._epochs = [row.sequence.pending.epoch for row in rows]
+        self._several: dict[int, int] = {}  # entries of rows that draw several, by arrival
+        self._vocoded: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
+
+    @property
+    def size(self) -> StepWork:
+        """Work that ends with the step; later audio is computed during the next one."""
+        lengths = [stop - start for _, start, stop in self.rows]
+        return StepWork.from_rows(lengths, len(self.work.encode), ())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has finished, so that waiting for results would not block."""
+        return self.forward is not None and self.forward.is_done
+
+    def fresh(self) -> list[bool]:
+        """Return for each row whether its sequence has kept its pages since the launch."""
+        pairs = zip(self.rows, self._epochs, strict=True)
+        return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
+
+    def predict(self, limit: Callable[[Sequence], int], following: Following) -> None:
+        """Predict the state of the sequences at the end of this step.
+
+        Args:
+            limit: Returns the number of entries at which a sequence ends.
+            following: The model's function for the next track.
+        """
+        for sequence, _, stop in self.rows:
+            sequence.kv.num_computed = stop
+            pending = sequence.pending
+            entries = len(sequence.emitted) + pending.entries
+            if sequence.output_positions:
+                count = len(sequence.drawn_before(stop))
+                self._several[sequence.arrival] = count
+            else:
+                count = stop == sequence.num_prompt + entries
+            for drawn in range(entries + 1, entries + count + 1):
+                known, is_last = sequence.tracks.progress, drawn >= limit(sequence)
+                pending.launch(known, following, sequence.request, is_last=is_last)
+        for sequence, chunk in self.work.vocode:
+            pending = sequence.pending
+            num_pending = sequence.num_frames - sequence.audio.num_vocoded - pending.frames
+            ended = sequence.status.ended or pending.ends
+            frames = frames_to_vocode(num_pending, chunk, ended=ended)
+            if frames:
+                pending.vocode(frames)
+                self._vocoded.append((sequence, sequence.pending.epoch, frames))
+
+    def reconcile(self, rows: Seq[PlannedRow], every: Seq[Drawn | BaseException]) -> None:
+        """Reconcile the prediction with the results.
+
+        Args:
+            rows: The rows whose sequences have kept their pages.
+            every: The results of each row.
+        """
+        for row, drawn in zip(rows, every, strict=True):
+            if isinstance(drawn, BaseException) or drawn.entries:
+                row.sequence.pending.arrive(self._several.get(row.sequence.arrival, 1))
+        for sequence, epoch, frames in self._vocoded:
+            if sequence.pending.epoch == epoch:
+                sequence.pending.vocoded(frames)
+
+
+@dataclass(slots=True)
+class Results:
+    """The results of a step.
+
+    Attributes:
+        work: The planned work.
+        failed: Errors, by arrival of the sequence.
+        drawn: Rows that ran: sequence, drawn entries, computed positions.
+        seconds: Duration so far.
+        num_compiled: `Runner.num_compiled` before the step.
+    """
+
+    work: Work
+    failed: dict[int, BaseException] = field(default_factory=dict)
+    drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
+    seconds: float = 0.0
+    num_compiled: int = 0
+
+
+def awaited(
+    begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
+) -> dict[int, Float32]:
+    """Wait for pieces of audio; return them by arrival, and add errors to the results."""
+    done: dict[int, Float32] = {}
+    for arrival, (_, pending) in begun.items():
+        try:
+            done[arrival] = pending()
+        except Exception as error:  # a failed request must not end the engine
+            results.failed[arrival] = error
+    return done

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.model.layers import CacheSpec
-from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
+from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request.request import Request
@@ -167,18 +167,6 @@ class TakesStreamedText(Protocol):
             span: All positions of its prompt and log.
         """
         ...
-
-
-def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
-    """Run a batch as one pass and draw its entries, which are all on the first track.
-
-    Returns:
-        (entries, codebooks) int64, in row order.
-    """
-    hidden, places = model.run(model.embed(batch.rows), context), places_drawn(batch.rows)
-    if len(places) < hidden.shape[0]:
-        hidden = ops.take(hidden, ops.array(places))
-    return model.draw(hidden, pick)
 
 
 @runtime_checkable

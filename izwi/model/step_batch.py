@@ -1,6 +1,6 @@
 """What one step runs, as a value: all that models and backends know of a sequence.
 
-A process that has a batch, the pages and the weights can run the step. `izwi.runner.batch_builder`
+A process that has a batch, the pages and the weights can run the step. `izwi.runner.batch`
 builds it from the sequences, and it holds none of them. Logs and block tables only grow, so a row
 refers to them and says how much of them is its own.
 """
@@ -147,7 +147,7 @@ class StepBatch(Struct, frozen=True, eq=False):
     def draws(self) -> list[Row]:
         """The rows that draw an entry, in order; one that draws several comes as often."""
         rows = self.rows
-        if all(len(row.drawn) == 1 for row in rows):  # what a step mostly is
+        if self.counts.count(1) == len(rows):  # what a step mostly is
             return list(rows)
         return [draw for row in rows if row.drawn for draw in row.draws]
 

@@ -1,6 +1,7 @@
-"""A request while it runs: its log, and the caches of that log. Knows no model.
+"""A request while it runs: its log, the caches of that log, and what steps in flight will add.
 
-The caches (encoded audio, KV pages, codec row) may be dropped and rebuilt from the log.
+Knows no model. The caches (encoded audio, KV pages, codec row) may be dropped and rebuilt from the
+log. The next step is planned and built on the prediction of those in flight.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from izwi.arrays import Float32
-from izwi.request.prediction import Pending
 from izwi.request.request import Reason, Request
-from izwi.request.track_log import ONE_TRACK, Entry, Tracks
+from izwi.request.track_log import ONE_TRACK, Entry, Following, TrackProgress, Tracks
 
 
 class Phase(StrEnum):
@@ -110,6 +110,7 @@ class AudioCursor:
     Attributes:
         num_vocoded: Frames that went through the codec.
         chunks: Frames of each chunk of audio so far, `num_vocoded` together.
+        num_full: How many chunks were counted, and how many of these had their full length.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
         num_repeated_samples: Number of next samples that an earlier engine has already delivered.
@@ -117,6 +118,7 @@ class AudioCursor:
 
     num_vocoded: int = 0
     chunks: list[int] = field(default_factory=list)
+    num_full: tuple[int, int] = (0, 0)
     state_row: int | None = None
     saved_state: Any = None
     num_repeated_samples: int = 0
@@ -125,9 +127,9 @@ class AudioCursor:
         """Restart the audio from its beginning; the first `num_samples` are already delivered."""
         self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
 
-    def new_part(self, samples: Float32 | None) -> Float32 | None:
+    def new_part(self, samples: Float32) -> Float32 | None:
         """Return the part of (samples,) that is not delivered yet, or None."""
-        if samples is None or not self.num_repeated_samples:
+        if not self.num_repeated_samples:
             return samples
         repeated = min(len(samples), self.num_repeated_samples)
         self.num_repeated_samples -= repeated
@@ -141,7 +143,7 @@ class Drawing:
     Attributes:
         reads_log: See `Request.reads_log`.
         adjusts: Whether the logits of any of its tracks are adjusted.
-        memo: What samplers derived from the log; see `izwi.sampling.emitted.SamplerState`.
+        memo: What samplers derived from the log; see `izwi.sampling.draws.SamplerState`.
         grammar: An `izwi.sampling.grammars.GrammarState`, or None without a grammar.
         limit: Number of entries at which it ends, once that is known.
     """
@@ -157,6 +159,101 @@ class Drawing:
         """Read from a request, once, what every step needs."""
         adjusts = any(map(request.adjusts, range(1 + len(request.other_tracks))))
         return cls(request.reads_log, adjusts)
+
+
+@dataclass(slots=True)
+class Pending:
+    """What steps in flight will add to a sequence.
+
+    A launch predicts, with `launch` and `vocode`; results take its place, with `arrive` and
+    `vocoded`; `reconcile` tells whether the log went another way.
+
+    Attributes:
+        entries: Number of entries that they draw; at most 1 when a step is planned, because steps
+            with rows that draw several are waited for.
+        frames: Number of frames that they decode to audio.
+        chunks: Number of chunks of these frames.
+        ends: No more entries follow.
+        epoch: How often what was in flight was dropped. Work launched before is ignored.
+        tracks: Track that each of the entries is drawn on, in order.
+        progress: Most likely progress after them; None if the log ends.
+    """
+
+    entries: int = 0
+    frames: int = 0
+    chunks: int = 0
+    ends: bool = False
+    epoch: int = 0
+    tracks: list[int] = field(default_factory=list, compare=False)
+    progress: TrackProgress | None = field(default=None, compare=False)
+
+    def after(self, known: TrackProgress) -> TrackProgress | None:
+        """Return the most likely progress after the entries in flight; None if the log ends.
+
+        Args:
+            known: The progress after the known entries.
+        """
+        return self.progress if self.tracks else known
+
+    def launch(
+        self, known: TrackProgress, following: Following, request: Request, *, is_last: bool
+    ) -> None:
+        """Predict the entry of a row that is launched.
+
+        Args:
+            known: The progress after the known entries.
+            following: The model's function for the next track.
+            request: The request.
+            is_last: Whether the log reaches its limit with the entry.
+        """
+        before = self.after(known)
+        assert before is not None  # else no row would run
+        self.entries += 1
+        self.tracks.append(before.track)
+        self.progress = following(request, before, None)
+        self.ends = is_last or self.progress is None
+
+    def vocode(self, frames: int) -> None:
+        """Predict a chunk of audio."""
+        self.frames += frames
+        self.chunks += 1
+
+    def arrive(self, count: int = 1) -> None:
+        """Replace the oldest entries by the results of a row."""
+        self.entries -= count
+        self.ends = self.ends and self.entries > 0
+        del self.tracks[:count]
+
+    def vocoded(self, frames: int) -> None:
+        """Replace a chunk of audio by a result."""
+        self.frames -= frames
+        self.chunks -= 1
+
+    def reconcile(self, known: TrackProgress, following: Following, request: Request) -> bool:
+        """Compare the log with the tracks for which steps in flight were launched.
+
+        Args:
+            known: The progress after the known entries.
+            following: The model's function for the next track.
+            request: The request.
+
+        Returns:
+            Whether they draw on the right tracks. The progress after them is predicted again.
+        """
+        progress: TrackProgress | None = known
+        for track in self.tracks:
+            if progress is None or progress.track != track:
+                return False
+            progress = following(request, progress, None)
+        self.progress = progress
+        return True
+
+    def drop(self) -> None:
+        """Drop all that is in flight: what is needed of it is drawn again."""
+        self.entries = self.frames = self.chunks = 0
+        self.ends, self.progress = False, None
+        self.tracks.clear()
+        self.epoch += 1
 
 
 @dataclass(slots=True, eq=False)

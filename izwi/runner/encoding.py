@@ -1,7 +1,8 @@
-"""Run the audio encoders of one model, and cache their results."""
+"""Run the audio encoders of one model, and cache their results: equal audio is encoded once."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -11,7 +12,34 @@ from izwi.model.encoders import Encodes
 from izwi.model.protocol import Model
 from izwi.request.request import EncodeInput
 from izwi.runner.batch import run_each
-from izwi.runner.encoded import EncodedCache
+
+
+class EncodedCache:
+    """An LRU cache of encoder results with a maximum size in bytes."""
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._results: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
+
+    def get(self, piece: EncodeInput) -> Any | None:
+        """Return the result of an equal piece, or None."""
+        key = piece.kind, piece.digest
+        if key not in self._results:
+            return None
+        self._results.move_to_end(key)
+        return self._results[key][0]
+
+    def put(self, piece: EncodeInput, result: Any, num_bytes: int) -> None:
+        """Store a result, unless it alone is larger than the cache."""
+        key = piece.kind, piece.digest
+        if key in self._results or num_bytes > self._max_bytes:
+            return
+        self._results[key] = result, num_bytes
+        self._bytes += num_bytes
+        while self._bytes > self._max_bytes:
+            _, (_, freed) = self._results.popitem(last=False)
+            self._bytes -= freed
 
 
 class Encoders:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from functools import partial, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +15,28 @@ from izwi.backends.budget import MemoryBudget
 from izwi.backends.compilations import Compilations, counted
 from izwi.backends.in_flight import InFlight
 from izwi.backends.protocol import Backend, PendingAudio
-from izwi.backends.running import in_backend
 from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText, step
+from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText
 from izwi.model.step_batch import StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
-from izwi.runner.batch import run_each
-from izwi.runner.batch_builder import batch_of, span_of
-from izwi.runner.by_track import draw_by_track
-from izwi.runner.encoded import EncodedCache
-from izwi.runner.encoding import Encoders
-from izwi.runner.lag import begun_tracks, in_place
+from izwi.runner.batch import batch_of, run_each, span_of, step
+from izwi.runner.encoding import EncodedCache, Encoders
 from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.runner.tracks import begun_tracks, draw_by_track, in_place
+from izwi.sampling.draws import Logprobs
 from izwi.sampling.grammars import Grammars
-from izwi.sampling.logprobs import Logprobs
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.work import PlannedRow
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Assumed time to recompute a position, until steps have been measured.
 _REBUILD_S = 1e-4
@@ -58,6 +57,19 @@ class Drawn(NamedTuple):
 
     entries: Entries
     logprobs: tuple[Logprobs, ...] = ()
+
+
+def _in_backend(
+    work: Callable[Concatenate[Runner, P], R],
+) -> Callable[Concatenate[Runner, P], R]:
+    """Run a method inside `Backend.running`."""
+
+    @wraps(work)
+    def running(self: Runner, /, *arguments: P.args, **named: P.kwargs) -> R:
+        with self.backend.running():
+            return work(self, *arguments, **named)
+
+    return running
 
 
 class Runner:
@@ -173,7 +185,7 @@ class Runner:
         return self._takes_text.max_entries(span_of(sequence, 0, sequence.num_positions))
 
     @counted
-    @in_backend
+    @_in_backend
     def encode(self, pieces: Seq[EncodeInput]) -> list[Any | BaseException]:
         """Encode pieces of audio; return the result of each on the device, or its error.
 
@@ -182,7 +194,7 @@ class Runner:
         return self._encoders.encode(pieces)
 
     @counted
-    @in_backend
+    @_in_backend
     def launch(self, rows: Seq[PlannedRow]) -> Forward | None:
         """Launch a forward pass, if the device can run it asynchronously.
 
@@ -209,7 +221,7 @@ class Runner:
             return [error for _ in counts]
 
     @counted
-    @in_backend
+    @_in_backend
     def forward(self, rows: Seq[PlannedRow]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
 
@@ -253,7 +265,7 @@ class Runner:
         return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
     @counted
-    @in_backend
+    @_in_backend
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         """Start to decode the next n frames of each sequence to audio, concurrently to other work.
 
@@ -339,7 +351,7 @@ class Runner:
         self._arena.scatter([row], state)
 
     @counted
-    @in_backend
+    @_in_backend
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Rebuild the codec states of streams from their logs; return errors by arrival.
 

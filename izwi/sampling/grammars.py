@@ -19,7 +19,6 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.grammar import NO_ANSWER, Grammar, compile_grammar, explain
 from izwi.model.protocol import SpellsTokens
 from izwi.model.step_batch import Row
-from izwi.request.request import Request
 from izwi.sandbox.grammar_check import grammar_check
 
 Masks = npt.NDArray[np.int32]
@@ -111,15 +110,12 @@ class Grammars:
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="izwi-slow-grammar")
 
-    def constrain(self, request: Request) -> GrammarState | None:
-        """Start to compile the grammar of a new request; return its state, None without a grammar.
+    def start(self, grammar: Grammar) -> GrammarState:
+        """Start to compile the grammar of a new request; return its state.
 
         Raises:
             InvalidRequest: The model does not support grammars.
         """
-        grammar = request.grammar
-        if grammar is None:
-            return None
         if self._model is None:
             raise InvalidRequest("this model does not support grammars", param=grammar.param)
         pool = self._quick if grammar.is_checked and not grammar.is_slow else self._slow

@@ -147,18 +147,18 @@ class ModelShares:
 
     def __init__(self, device: DeviceShares, limits: bool):
         self._device, self._limits = device, limits
-        self._counted: dict[int, str] = {}  # by arrival
+        self._counted: dict[int, str] = {}  # by key
         self._excess: set[int] | None = None  # keys, in the step that is planned
 
-    def enter(self, sequence: Sequence) -> None:
-        """Count a sequence that may run."""
-        if sequence.arrival not in self._counted:
-            self._counted[sequence.arrival] = sequence.request.caller
-            self._device.add_request(sequence.request.caller)
+    def enter(self, key: int, caller: str) -> None:
+        """Count a request that may run, by the key of its views."""
+        if key not in self._counted:
+            self._counted[key] = caller
+            self._device.add_request(caller)
 
-    def leave(self, sequence: Sequence) -> None:
-        """Stop counting a sequence that has ended, or is paused by its caller."""
-        caller = self._counted.pop(sequence.arrival, None)
+    def leave(self, key: int) -> None:
+        """Stop counting a request that has ended, or is paused by its caller."""
+        caller = self._counted.pop(key, None)
         if caller is not None:
             self._device.remove_request(caller)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from izwi.request.sequence import Sequence
+from izwi.request.sequence import AudioCursor
 
 
 class CodecRowStore(Protocol):
@@ -45,46 +45,46 @@ class CodecRows:
 
     def __init__(self, states: CodecRowStore):
         self._states = states
-        self._idle: dict[int, Sequence] = {}  # streams that do not run, the longest idle first
+        self._idle: dict[int, AudioCursor] = {}  # streams that do not run, the longest idle first
 
     @property
     def num_available(self) -> int:
         """Rows that a stream can get."""
         return self._states.num_free + len(self._idle)
 
-    def assign_row(self, sequence: Sequence) -> bool:
+    def assign_row(self, audio: AudioCursor) -> bool:
         """Give a stream a row; True if its state must be rebuilt from the log."""
-        if sequence.audio.state_row is not None:
-            self._idle.pop(sequence.arrival, None)
+        if audio.state_row is not None:
+            self._idle.pop(id(audio), None)
             return False
         if self._states.num_free == 0:
             self._reclaim()
-        sequence.audio.state_row = self._states.allocate()
-        handle, sequence.audio.saved_state = sequence.audio.saved_state, None
-        if handle is not None and self._states.restore(sequence.audio.state_row, handle):
+        audio.state_row = self._states.allocate()
+        handle, audio.saved_state = audio.saved_state, None
+        if handle is not None and self._states.restore(audio.state_row, handle):
             return False
-        return sequence.audio.num_vocoded > 0
+        return audio.num_vocoded > 0
 
-    def make_idle(self, sequence: Sequence) -> None:
+    def make_idle(self, audio: AudioCursor) -> None:
         """Keep a stream's row until another stream needs it."""
-        if sequence.audio.state_row is not None:
-            self._idle[sequence.arrival] = sequence
+        if audio.state_row is not None:
+            self._idle[id(audio)] = audio
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, audio: AudioCursor) -> None:
         """Free the row or saved state of a stream that has ended."""
-        self._idle.pop(sequence.arrival, None)
-        if sequence.audio.state_row is not None:
-            self._states.release(sequence.audio.state_row)
-            sequence.audio.state_row = None
-        if sequence.audio.saved_state is not None:
-            self._states.forget(sequence.audio.saved_state)
-            sequence.audio.saved_state = None
+        self._idle.pop(id(audio), None)
+        if audio.state_row is not None:
+            self._states.release(audio.state_row)
+            audio.state_row = None
+        if audio.saved_state is not None:
+            self._states.forget(audio.saved_state)
+            audio.saved_state = None
 
     def _reclaim(self) -> None:
         """Take the row of the stream that has been idle for longest."""
         owner = self._idle.pop(next(iter(self._idle)))
-        assert owner.audio.state_row is not None
-        if owner.audio.num_vocoded:
-            owner.audio.saved_state = self._states.save(owner.audio.state_row)
-        self._states.release(owner.audio.state_row)
-        owner.audio.state_row = None
+        assert owner.state_row is not None
+        if owner.num_vocoded:
+            owner.saved_state = self._states.save(owner.state_row)
+        self._states.release(owner.state_row)
+        owner.state_row = None

@@ -29,8 +29,9 @@ apart. Only running streams that exceed the memory can still take its pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -39,7 +40,6 @@ from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vo
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.plan import EXCESS_SHARE, Budgets, Plan, Urgency, View
 from izwi.scheduler.playback import FAR_S, URGENT_S, margin_s
-from izwi.scheduler.preemption import slack_order, stuck_of, victims_for
 from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
 
 # After this many idle steps a running background sequence runs regardless of the step's time, one
@@ -67,6 +67,8 @@ ONE_ROW_STRETCH = 1.25
 # Slack that each level of priority subtracts from text. A request of priority 0 that has waited
 # this long comes before a new one of priority 1, and running text of priority 1 runs in every step.
 PRIORITY_S = 1.0
+
+slack_order = attrgetter("urgency.slack_s", "key")
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
@@ -361,3 +363,36 @@ def _take_rows(
             num_free = max(0, num_free - 1)
         elif builder.seconds >= limit_s:
             return
+
+
+def victims_for(running: Sequence[View], builder: StepBuilder, new: View) -> Iterator[View]:
+    """Return what to preempt for a new stream: what cannot run, then the latest background work.
+
+    Then streams that are far ahead, the furthest first. New text may preempt text of callers who
+    have more than this one, and text of lower priority that can wait, except the first such
+    sequence, which might otherwise be restarted forever.
+
+    The earliest background sequence is spared while streams run that will end and make room.
+    Otherwise a burst of streams could restart it forever.
+    """
+    yield from stuck_of(running)
+    background = sorted((v for v in running if v.urgency.slack_s == inf), key=slack_order)
+    streams = builder.num_admitted + len(running) - len(background)
+    yield from reversed(background[1:] if streams else background)
+    far = [view for view in running if FAR_S <= view.urgency.slack_s < inf]
+    yield from sorted(far, key=slack_order, reverse=True)
+    if not new.audio.chunk:
+        excess = [view for view in running if view.urgency.excess and not new.urgency.excess]
+        yield from sorted(excess, key=slack_order, reverse=True)
+        lower = [view for view in running if _is_lower_text(view, new.urgency.priority)]
+        yield from reversed(sorted(lower, key=slack_order)[1:])
+
+
+def _is_lower_text(view: View, priority: int) -> bool:
+    urgency = view.urgency
+    return not view.audio.chunk and urgency.priority < priority and urgency.slack_s >= URGENT_S
+
+
+def stuck_of(running: Sequence[View]) -> Iterator[View]:
+    """Return the sequences that can run nothing, the furthest from their deadline first."""
+    yield from sorted(filter(is_stuck, running), key=slack_order, reverse=True)

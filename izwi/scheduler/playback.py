@@ -1,4 +1,4 @@
-"""Playback arithmetic: chunk sizes, slack, gaps. Pure: no clock, no tensor, no I/O.
+"""Playback: chunk sizes, slack, gaps, and the clocks of listeners. Pure: times are arguments.
 
 Times are seconds on the caller's clock. Playback runs at 1x from the first audio on, so the
 delivered audio runs out in `slack` seconds, and a chunk that arrives later causes a gap.
@@ -7,6 +7,9 @@ delivered audio runs out in `slack` seconds, and a chunk that arrives later caus
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 # A stream whose next chunk would arrive with a smaller margin than this runs in every step.
@@ -16,6 +19,10 @@ FAR_S = 5.0
 # Below this slack, the last frames of a stream that waits for text are decoded although they do not
 # fill a chunk.
 DRY_S = 0.2
+# An incomplete piece is assumed to continue for at least this long.
+_TURN_S = 1.0
+# Slack of text, which is read as fast as it arrives and has no audible gaps.
+_TEXT_SLACK_S = 0.5
 
 
 class Gap(NamedTuple):
@@ -130,3 +137,176 @@ def frames_to_vocode(num_pending: int, chunk: int, *, ended: bool) -> int:
     if num_pending >= chunk:
         return chunk
     return num_pending if ended else 0
+
+
+@dataclass(slots=True, eq=False)
+class PlaybackClock:
+    """One playback clock.
+
+    Attributes:
+        submitted_s: When its first request was submitted.
+        first_audio_s: When its first audio was delivered, or None.
+        played_s: Seconds of audio of the pieces before the queue.
+        gaps_s: Seconds of gaps in playback so far.
+        queue: Its pieces, in the order in which they are played; the first has not ended.
+        is_paused: A request of it is paused: no audio is due.
+        end_s: When all delivered audio will have been played.
+    """
+
+    name: str
+    submitted_s: float
+    first_audio_s: float | None = None
+    played_s: float = 0.0
+    gaps_s: float = 0.0
+    queue: list[_Piece] = field(default_factory=list)
+    is_paused: bool = False
+    end_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """One request of a listener.
+
+    Attributes:
+        streams: See `Request.streams`.
+        audio_s: Seconds of its audio that were delivered.
+        dry_s: When playback underruns, or, before the first audio, when that is late.
+        ended: Whether its audio is complete.
+    """
+
+    clock: PlaybackClock
+    streams: bool
+    audio_s: float = 0.0
+    dry_s: float = 0.0
+    ended: bool = False
+
+
+class PlaybackClocks:
+    """The clocks of one model's requests.
+
+    Requests of one listener (the pieces of one text) play one after the other, so they share a
+    clock. A piece is due when those before it have been played: audio of a later piece does not
+    prevent a gap in an earlier one.
+
+    Attributes:
+        gaps_s: Seconds for which listeners heard nothing in the middle of an answer.
+    """
+
+    def __init__(self, frame_s: float | None, target_s: float):
+        """Start without requests.
+
+        Args:
+            frame_s: Seconds of audio in a frame, or None for a model that writes text.
+            target_s: Target for the first audio, in seconds.
+        """
+        self._frame_s, self._target_s = frame_s, target_s
+        self.gaps_s = 0.0
+        self._clocks: dict[str, PlaybackClock] = {}
+        self._pieces: dict[int, _Piece] = {}  # by key
+        # clocks without a piece, by the end of playback: another piece may still follow
+        self._resting: list[tuple[float, str]] = []
+
+    def knows(self, listener: str) -> bool:
+        """Whether a listener has received audio of an answer that still continues or plays."""
+        clock = self._clocks.get(listener)
+        return clock is not None and clock.first_audio_s is not None
+
+    def add(self, key: int, listener: str, submitted_s: float, *, streams: bool = True) -> None:
+        """Add a request of a listener, which has a key of its own; see `Request.streams`."""
+        self._forget_played(submitted_s)
+        clock = self._clocks.get(listener)
+        if clock is None:
+            clock = self._clocks[listener] = PlaybackClock(listener, submitted_s)
+        piece = self._pieces[key] = _Piece(clock, streams)
+        clock.queue.append(piece)
+        self._foresee(clock)
+
+    def remove(self, key: int) -> None:
+        """Remove an ended request, and its clock once all delivered audio has played."""
+        piece = self._pieces.pop(key, None)
+        if piece is None:
+            return
+        clock, piece.ended = piece.clock, True
+        while clock.queue and clock.queue[0].ended:
+            clock.played_s += clock.queue.pop(0).audio_s
+        self._foresee(clock)
+        if clock.queue:
+            return
+        if clock.first_audio_s is None or self._frame_s is None:
+            del self._clocks[clock.name]
+        else:
+            heappush(self._resting, (clock.end_s, clock.name))
+
+    def delivered(self, key: int, frames: float, now_s: float) -> None:
+        """Record that audio, or for text an entry, was delivered."""
+        piece = self._pieces[key]
+        clock = piece.clock
+        if clock.queue[0] is piece or self._frame_s is None:
+            if clock.first_audio_s is None:
+                clock.first_audio_s = now_s
+            elif self._frame_s is not None:
+                gap_s = max(0.0, now_s - piece.dry_s)
+                clock.gaps_s += gap_s
+                self.gaps_s += gap_s
+        piece.audio_s += frames * (self._frame_s or 0.0)
+        self._foresee(clock)
+
+    def pause(self, key: int) -> None:
+        """Note that a request is paused: its listener waits for no audio."""
+        self._pieces[key].clock.is_paused = True
+
+    def shift(self, key: int, pause_s: float) -> None:
+        """Shift a clock by the duration of a pause that ends."""
+        clock = self._pieces[key].clock
+        clock.is_paused = False
+        clock.submitted_s += pause_s
+        if clock.first_audio_s is not None:
+            clock.first_audio_s += pause_s
+        self._foresee(clock)
+
+    def least_slack_s(self, now_s: float) -> float:
+        """Return the smallest slack of answers that play and go on; infinite if there is none."""
+        if self._frame_s is None:
+            return inf
+        clocks = list(self._clocks.values())  # a copy: other threads read figures
+        playing = [c for c in clocks if c.first_audio_s is not None and not c.is_paused]
+        return min((queue[0].dry_s - now_s for c in playing if (queue := c.queue[:1])), default=inf)
+
+    def urgency(self, key: int, now_s: float) -> tuple[float, bool]:
+        """Return slack in seconds, and whether its listener has received any of the answer."""
+        piece = self._pieces[key]
+        if not piece.streams:
+            return inf, True
+        clock = piece.clock
+        started = clock.first_audio_s is not None
+        if started and self._frame_s is None:
+            return _TEXT_SLACK_S, True
+        first = clock.queue[0]
+        if first is piece:
+            return piece.dry_s - now_s, started
+        # a piece is not urgent before those ahead of it have been played, however late they are
+        return piece.dry_s - min(now_s, first.dry_s), True
+
+    def _foresee(self, clock: PlaybackClock) -> None:
+        # stored, because every step reads it for every sequence, and only delivered audio changes
+        # it
+        start_s = slack_s(
+            0.0,
+            clock.submitted_s,
+            clock.first_audio_s,
+            clock.played_s,
+            self._target_s,
+            gaps_s=clock.gaps_s,
+        )
+        for piece in clock.queue:
+            audio_s = piece.audio_s
+            piece.dry_s = start_s + audio_s
+            start_s += audio_s if piece.ended else audio_s + _TURN_S
+        clock.end_s = start_s
+
+    def _forget_played(self, now_s: float) -> None:
+        while self._resting and self._resting[0][0] < now_s:
+            end_s, name = heappop(self._resting)
+            clock = self._clocks.get(name)
+            if clock is not None and clock.end_s <= end_s:  # and no piece followed
+                del self._clocks[name]

@@ -6,9 +6,12 @@ Knows no tensors: pages and codec rows are numbers here.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
 
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
+from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.fairness.queue import may_queue
@@ -18,22 +21,54 @@ from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, CodecRowStore
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.deadline import text_slack_s
-from izwi.scheduler.plan import NO_FRAMES, Progress, Urgency
-from izwi.scheduler.playback import DRY_S, FAR_S
-from izwi.scheduler.playback_clocks import PlaybackClocks, frames_due, planned_chunk
+from izwi.scheduler.plan import NO_FRAMES, FramesDue, Progress, Urgency
+from izwi.scheduler.playback import (
+    DRY_S,
+    FAR_S,
+    PlaybackClocks,
+    chunk_frames,
+    full_chunks,
+    short_chunk_frames,
+)
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
-from izwi.scheduler.work import (
-    ContentKeys,
-    ModelProperties,
-    PlannedRow,
-    SchedulerCounts,
-    Work,
-    worth_keeping,
-)
+from izwi.scheduler.work import PlannedRow, Work
 
 # Waiting sequences that are considered even without room: a policy may make room.
 _PUSHERS = 4
+
+
+class ModelProperties(Protocol):
+    """Properties of a model that the queues need."""
+
+    @property
+    def frame_s(self) -> float | None:
+        """Seconds of audio in one frame, None for a model that writes text."""
+        ...
+
+    @property
+    def codec_overlaps(self) -> bool:
+        """Whether audio is decoded while the next step runs."""
+        ...
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop) of prompt and log."""
+        ...
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Return how many positions have known inputs, for a sequence with open input."""
+        ...
+
+
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Counters since the start, for metrics."""
+
+    steps: int = 0
+    preempted: int = 0
+    paused: int = 0
+    resumed: int = 0
+    refused: int = 0
 
 
 class Scheduler:
@@ -113,18 +148,23 @@ class Scheduler:
             if not may_queue(ready, sequence.request.caller, self._config.max_waiting):
                 raise Overloaded(f"the queue is full ({ready.total()} requests); retry later")
         sequence.status.last_step = self.counts.steps
-        self.clocks.add(sequence)
+        self.clocks.add(
+            sequence.arrival,
+            _listener_of(sequence),
+            sequence.submitted_s,
+            streams=sequence.request.streams,
+        )
         self._waiting.add(sequence)
-        self._shares.enter(sequence)
+        self._shares.enter(sequence.arrival, sequence.request.caller)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
         """Stop scheduling a sequence until `resume`. Its pages can be found while memory lasts."""
         if sequence.arrival in self._paused or sequence.status.phase is Phase.FINISHED:
             return
         self._take_out(sequence)
-        self._shares.leave(sequence)
+        self._shares.leave(sequence.arrival)
         self._paused[sequence.arrival] = (sequence, now_s)
-        self.clocks.pause(sequence)
+        self.clocks.pause(sequence.arrival)
         sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.TURN
         self.counts.paused += 1
 
@@ -133,8 +173,8 @@ class Scheduler:
         if sequence.arrival not in self._paused:
             return
         _, since_s = self._paused.pop(sequence.arrival)
-        self.clocks.shift(sequence, now_s - since_s)
-        self._shares.enter(sequence)
+        self.clocks.shift(sequence.arrival, now_s - since_s)
+        self._shares.enter(sequence.arrival, sequence.request.caller)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
         if sequence.status.ended:  # only its audio is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
@@ -147,9 +187,9 @@ class Scheduler:
         self._paused.pop(sequence.arrival, None)
         sequence.status.ended = True  # so that nothing is kept for resuming it
         self._take_out(sequence)
-        self._shares.leave(sequence)
-        self.clocks.remove(sequence)
-        self._rows.release(sequence)
+        self._shares.leave(sequence.arrival)
+        self.clocks.remove(sequence.arrival)
+        self._rows.release(sequence.audio)
         status = sequence.status
         status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
 
@@ -198,7 +238,8 @@ class Scheduler:
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Record that a row has run, and publish the whole pages of its prompt."""
         kv = sequence.kv
-        kv.num_computed = max(kv.num_computed, num_positions)
+        if num_positions > kv.num_computed:
+            kv.num_computed = num_positions
         if kv.num_published >= sequence.num_prompt // self._page_size:
             return  # all are published
         if not sequence.request.cacheable:
@@ -225,14 +266,16 @@ class Scheduler:
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
-        self.clocks.delivered(sequence, frames, now_s)
+        self.clocks.delivered(sequence.arrival, frames, now_s)
 
     def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""
-        return sequence.request.continues or self.clocks.knows(sequence)
+        return sequence.request.continues or self.clocks.knows(_listener_of(sequence))
 
     def _is_new(self, sequence: Sequence) -> bool:
-        return sequence.status.phase is Phase.WAITING and not self.clocks.knows(sequence)
+        if sequence.status.phase is not Phase.WAITING:
+            return False
+        return not self.clocks.knows(_listener_of(sequence))
 
     # -- views -------------------------------------------------------------------------------
     @property
@@ -247,7 +290,7 @@ class Scheduler:
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         starved = sequence.input.is_open and self._lacks_text(sequence, num_positions)
         num_frames = sequence.tracks.num_frames(num_emitted, pending.tracks)
-        slack_s, started = self.clocks.urgency(sequence, now_s)
+        slack_s, started = self.clocks.urgency(sequence.arrival, now_s)
         encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
         return View(
             key=sequence.arrival,
@@ -261,7 +304,13 @@ class Scheduler:
             ),
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
-            urgency=self._urgency(sequence, slack_s, started),
+            # `_urgency` inlined, for the same reason
+            urgency=Urgency(
+                slack_s=slack_s,
+                started=started,
+                idle_steps=self.counts.steps - status.last_step,
+                priority=request.priority,
+            ),
             audio=frames_due(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
             if self._speaks
             else NO_FRAMES,
@@ -290,7 +339,7 @@ class Scheduler:
         views, pending = [], set[int]()
 
         def slack_s(sequence: Sequence) -> float:
-            reader_s, started = self.clocks.urgency(sequence, now_s)
+            reader_s, started = self.clocks.urgency(sequence.arrival, now_s)
             urgency = self._urgency(sequence, reader_s, started)
             return reader_s if self._speaks else text_slack_s(urgency)
 
@@ -367,7 +416,7 @@ class Scheduler:
                 self._in_flight.start(sequence, kv.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
-        return sequence if self._rows.assign_row(sequence) else None
+        return sequence if self._rows.assign_row(sequence.audio) else None
 
     def _take_out(self, sequence: Sequence) -> None:
         """Remove a sequence from the queues; its computed pages can still be found."""
@@ -376,7 +425,7 @@ class Scheduler:
             return
         self._give_back(sequence)
         if not sequence.status.ended:  # one with only audio left keeps its row
-            self._rows.make_idle(sequence)
+            self._rows.make_idle(sequence.audio)
 
     def _give_back(self, sequence: Sequence) -> None:
         """Release the pages. The log stays; the pages can be found again while memory lasts.
@@ -395,3 +444,84 @@ class Scheduler:
                 )
             self.memory.release(kv.pages)
         kv.pages, kv.num_computed, kv.num_published = [], 0, 0
+
+
+class ContentKeys:
+    """Content keys of positions, computed once."""
+
+    def __init__(self, facts: ModelProperties, page_size: int):
+        self._facts, self._page_size = facts, page_size
+
+    def keys(self, sequence: Sequence, count: int) -> list[int]:
+        """Return content keys of the first positions; computes those that are missing."""
+        keys = sequence.kv.keys
+        if len(keys) < count:
+            keys += self._facts.content_keys(sequence, len(keys), count)
+        return keys[:count] if len(keys) > count else keys
+
+    def page_chain(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return a running digest of each whole page of the prompt's keys."""
+        if sequence.kv.page_chain is None:
+            keys = self.keys(sequence, sequence.request.prompt.num_positions)
+            sequence.kv.page_chain = tuple(page_chain(keys, self._page_size))
+        return sequence.kv.page_chain
+
+
+def worth_keeping(sequence: Sequence, speaks: bool) -> bool:
+    """Whether positions of a log may be requested again.
+
+    Those of a sequence that resumes are. After the end, only entries that became text may be
+    part of another prompt; frames of speech never are.
+    """
+    frames_alone = speaks and sequence.tracks.of is None
+    return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)
+
+
+def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
+    """Return the frames of a stream's next chunk, as if the steps in flight had ended."""
+    audio, pending = sequence.audio, sequence.pending
+    num_counted, count = audio.num_full
+    if num_counted != len(audio.chunks):  # seldom, and this is asked for every stream of a step
+        count = full_chunks(audio.chunks, ramp)
+        audio.num_full = len(audio.chunks), count
+    if not pending.chunks:
+        return ramp[count]
+    frames = pending.frames  # of two chunks in flight, one may be taken for full
+    for _ in range(pending.chunks):
+        if frames >= chunk_frames(count, ramp):
+            frames -= chunk_frames(count, ramp)
+            count += 1
+    return chunk_frames(count, ramp)
+
+
+def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int:
+    """Return the size of a chunk for which `frames` frames were planned.
+
+    The last chunk before an end is shorter. The end may be a prediction, and if it was wrong, its
+    frames must wait for a whole chunk.
+    """
+    ends = sequence.status.ended or sequence.pending.ends
+    return next_chunk(sequence, ramp) if ends else frames
+
+
+def frames_due(
+    sequence: Sequence, num_frames: int, ramp: tuple[int, ...], *, dry: bool = False
+) -> FramesDue:
+    """Return the frames that are not audio yet, as if the steps in flight had ended.
+
+    Args:
+        sequence: A stream.
+        num_frames: Frames that it has then.
+        ramp: Frames of a stream's first, second, ... chunk of audio.
+        dry: No frame follows soon and playback is about to underrun, so that the next chunk is as
+            long as its frames allow.
+    """
+    frames = num_frames - sequence.audio.num_vocoded - sequence.pending.frames
+    chunk = next_chunk(sequence, ramp)
+    if dry and 0 < frames < chunk:
+        chunk = short_chunk_frames(frames, ramp)
+    return FramesDue(frames=frames, chunk=chunk, next_frames=sequence.next_frames)
+
+
+def _listener_of(sequence: Sequence) -> str:
+    return sequence.request.listener or sequence.request.request_id

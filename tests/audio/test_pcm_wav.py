@@ -13,7 +13,7 @@ from izwi.audio import decode
 from izwi.audio.decode import decode_audio, decode_blocks
 from izwi.audio.encode import wav_header
 from izwi.audio.limits import DecodeLimits
-from izwi.audio.pcm_wav import open_pcm_wav
+from izwi.audio.wav import open_pcm_wav
 from izwi.errors import TooLarge
 
 RATE = 24_000

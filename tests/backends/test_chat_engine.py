@@ -24,7 +24,7 @@ from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.model.layers import KVSpec
 from izwi.request.request import Chunk, Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi_models.qwen3_chat import FAMILY
 from tests.backends.kinds import AHEAD, HAS_MLX, backend_of, each_and_ahead, each_backend
 from tests.examples import examples

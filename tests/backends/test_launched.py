@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from izwi.model.layers import KVSpec, StateSpec
 from izwi.request.request import Reason, Request, SamplingParams, TrackParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi.runner.runner import Runner
 from tests.backends.kinds import AHEAD, backend_of, needs_mlx
 from tests.engine.talk_world import TalkWorld

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from izwi.engine.async_engine import AsyncEngine
-from izwi.engine.in_flight import Results
+from izwi.engine.model_worker import Results
 from izwi.errors import EngineStopped, Overloaded
 from izwi.request.request import Chunk, Reason, Request
 from tests.engine.toy import toy_request

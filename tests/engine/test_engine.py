@@ -13,7 +13,7 @@ from izwi.errors import InvalidRequest, Overloaded
 from izwi.metrics import FIGURES
 from izwi.request.log import Log
 from izwi.request.request import Reason
-from izwi.sampling.noise import uniforms
+from izwi.sampling.draws import uniforms
 from izwi.scheduler import policy
 from izwi.scheduler.cost import StepCost
 from tests.backends.kinds import each_backend

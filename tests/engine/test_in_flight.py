@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation.device import SimulatedPrompt
-from izwi.engine.in_flight import Launched
-from izwi.request.prediction import Pending
+from izwi.engine.model_worker import Launched
 from izwi.request.request import Request
-from izwi.request.sequence import Sequence
+from izwi.request.sequence import Pending, Sequence
 from izwi.request.track_log import TrackLog, TrackProgress
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepWork

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.simulation.device import Device, SimulatedModel, SimulatedPrompt, SimulatedRunner
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
-from izwi.engine.in_flight import Results
+from izwi.engine.model_worker import Results
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn

@@ -112,7 +112,9 @@ def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
     while len(world.logs["a"].chunks) < 2:
         world.step()
     worker = world.engine._workers["toy"]
-    before_s, started = worker.scheduler.clocks.urgency(sequence_of(world, "a"), world.clock.now_s)
+    before_s, started = worker.scheduler.clocks.urgency(
+        sequence_of(world, "a").arrival, world.clock.now_s
+    )
     assert started
     for _ in range(2):  # twice is as once
         world.engine.pause("a")
@@ -121,7 +123,7 @@ def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
     paused_s = world.clock.now_s
     for _ in range(2):
         world.engine.resume("a")
-    slack_s, _ = worker.scheduler.clocks.urgency(sequence_of(world, "a"), paused_s)
+    slack_s, _ = worker.scheduler.clocks.urgency(sequence_of(world, "a").arrival, paused_s)
     assert slack_s >= before_s - 0.1, "the pause counted as lateness"
     load = world.engine.load["toy"]
     assert (load["pauses"], load["resumes"]) == (1, 1)

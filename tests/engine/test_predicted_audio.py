@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from izwi.engine.in_flight import Launched
+from izwi.engine.model_worker import Launched
 from izwi.request.sequence import Sequence
 from izwi.runner.runner import Drawn
-from izwi.scheduler.playback_clocks import next_chunk
+from izwi.scheduler.scheduler import next_chunk
 from izwi.scheduler.work import PlannedRow, Work
 from tests.engine.toy import toy_request
 

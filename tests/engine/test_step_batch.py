@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from izwi.model.step_batch import Row, StepBatch
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi.runner.runner import Runner
 from tests.engine.follower import (
     KINDS,

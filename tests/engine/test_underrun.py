@@ -47,7 +47,7 @@ def complete() -> Request:
 def wait_s(world: World) -> float:
     """Seconds until the listener of the request hears a gap."""
     worker = world.engine._workers["toy"]
-    return worker.scheduler.clocks.urgency(sequence_of(world, "a"), world.clock.now_s)[0]
+    return worker.scheduler.clocks.urgency(sequence_of(world, "a").arrival, world.clock.now_s)[0]
 
 
 def step(world: World, count: int = 1) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi.inputs.schema_formats import DESCRIBING_FORMATS, without_describing_formats
+from izwi.inputs.grammar import DESCRIBING_FORMATS, without_describing_formats
 
 BYTE = {"type": "string", "format": "byte"}
 PLAIN = {"type": "string"}

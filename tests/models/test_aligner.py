@@ -19,10 +19,9 @@ from izwi.checkpoints.folder import parse_config
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import AlignmentInput
 from izwi.model.capability import Capability
-from izwi.model.protocol import step
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes

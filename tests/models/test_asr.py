@@ -18,10 +18,10 @@ from izwi.backends.torch.attention.dense import attend, rope_table
 from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.folder import parse_config
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import Pick, step
+from izwi.model.protocol import Pick
 from izwi.model.step_batch import Row
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import FAMILY, encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes

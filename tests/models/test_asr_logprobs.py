@@ -12,9 +12,8 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
-from izwi.model.protocol import step
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.loading import Checkpoint, load_checkpoint

@@ -26,7 +26,7 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.request.input_stream import PartialTranscript
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import span_of
+from izwi.runner.batch import span_of
 from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.frontend import Qwen3ASRFrontend

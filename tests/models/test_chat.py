@@ -20,10 +20,9 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
-from izwi.model.protocol import step
 from izwi.request.request import Reason, Request, SamplingParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY

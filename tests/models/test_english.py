@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi_models.english.numbers import cardinal, decade, fraction, ordinal, year
-from izwi_models.qwen3_tts.cutting import joined
-from izwi_models.qwen3_tts.spoken import SpokenStream, sentences, spell_out
+from izwi_models.qwen3_tts.pieces import SpokenStream, joined, sentences, spell_out
 
 LINES = Path(__file__).with_name("english.tsv").read_text(encoding="utf-8").splitlines()[1:]
 CASES = [tuple(line.split("\t")) for line in LINES]

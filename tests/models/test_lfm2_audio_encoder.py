@@ -22,9 +22,9 @@ from izwi_models.lfm2_audio.audio_config import (
     encoder_config,
     preprocessor_config,
 )
+from izwi_models.lfm2_audio.audio_parts import log_mel
 from izwi_models.lfm2_audio.audio_tensors import encoder_shapes
 from izwi_models.lfm2_audio.encoder import adapt, distance_table, encode, pack_encoder
-from izwi_models.lfm2_audio.features import log_mel
 from tests.random_weights import random_tensor, random_weights
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "lfm2_audio_codecs.npz")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_models.qwen3_tts.cutting import joined
-from izwi_models.qwen3_tts.spoken import SpokenStream
+from izwi_models.qwen3_tts.pieces import SpokenStream, joined
 
 WORDS = st.sampled_from(
     [

@@ -21,7 +21,7 @@ from izwi.inputs.speech import SpeechInput, TranscriptionInput
 from izwi.model.protocol import Model
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from izwi_models.qwen3_tts import FAMILY
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_tiny_tts

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.tts.text_normalizers import cases, key
 from izwi_models.english.text import say_english
-from izwi_models.qwen3_tts.cutting import joined
-from izwi_models.qwen3_tts.spoken import SpokenStream, sentences, spell_out
+from izwi_models.qwen3_tts.pieces import SpokenStream, joined, sentences, spell_out
 from tests.examples import examples
 
 CASES = list(cases())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_models.qwen3_tts.spoken import sentences, spell_out
+from izwi_models.qwen3_tts.pieces import sentences, spell_out
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
-from izwi_models.qwen3_tts.cutting import Cutter, joined, split_text
-from izwi_models.qwen3_tts.spoken import SpokenStream, sentences
+from izwi_models.qwen3_tts.pieces import Cutter, SpokenStream, joined, sentences, split_text
 from tests.examples import examples
 from tests.models.tiny_tts import write_tokenizer
 

@@ -15,15 +15,14 @@ import torch
 from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import torch_backend
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import step
 from izwi.request.request import Request
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import read_config, tensor_shapes
+from izwi_models.qwen3_tts.prepare import SpeechText
 from izwi_models.qwen3_tts.speaker import speaker_embedding
-from izwi_models.qwen3_tts.text import SpeechText
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_json, write_tiny_tts
 from tests.models.tts_loop import PackedContext, greedy, processed, run, start

@@ -18,7 +18,7 @@ from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge,
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import Request
 from izwi_models.qwen3_tts import FAMILY
-from izwi_models.qwen3_tts.cutting import split_text
+from izwi_models.qwen3_tts.pieces import split_text
 from izwi_models.qwen3_tts.prompt import NOTHING, SPEAKER, SpeechPrompt
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts

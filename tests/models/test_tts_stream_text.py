@@ -19,15 +19,14 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi.model.protocol import step
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of, span_of
+from izwi.runner.batch import row_of, span_of, step
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
+from izwi_models.qwen3_tts.pieces import sentences
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
-from izwi_models.qwen3_tts.spoken import sentences
 from tests.examples import examples
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_text_cuts import cut, prose
@@ -405,7 +404,7 @@ def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
 
 def fed_to_talker(model: Checkpoint, sequence: Sequence) -> np.ndarray:
     """(positions, hidden) rounded, one position at a time so that batching does not show."""
-    from izwi_models.qwen3_tts.embedding import Positions
+    from izwi_models.qwen3_tts.model import Positions
 
     fed = []
     for position in range(sequence.num_positions):

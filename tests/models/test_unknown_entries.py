@@ -10,7 +10,7 @@ import pytest
 from izwi.backends.torch.backend import torch_backend
 from izwi.model.protocol import UNKNOWN
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from tests.models.kinds import KINDS, request_of
 from tests.models.loading import load_checkpoint
 

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.attention.dense import attend, rope_table
-from izwi.model.protocol import step
 from izwi.model.step_batch import Row
 from izwi.ops.protocol import AttentionSpec
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of, step
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.steps import batch
 

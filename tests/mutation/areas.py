@@ -31,7 +31,7 @@ _KEYS = (
 )
 _SCHEDULER = (
     *("cost", "playback", "batching_delay", "ordered", "deadline", "step_builder"),
-    *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
+    *("scheduler", "waiting_queue", "codec_rows"),
 )
 _CACHE = ("pages", "radix", "edge", "memory", "tiers", "state_rows")
 _TORCH = ("kv", "state", "sampler", "captured/staging")
@@ -43,7 +43,7 @@ _PROCESSES = (
 AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/scheduler/{name}.py": _LOOP for name in _SCHEDULER},
     **{f"izwi/cache/{name}.py": _LOOP for name in _CACHE},
-    **{f"izwi/engine/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
+    "izwi/engine/model_worker.py": _LOOP,
     "izwi/runner/runner.py": _LOOP,
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/engine/step_thread.py": (*_LOOP, *_SERVE),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from izwi.request.prediction import Pending
 from izwi.request.request import Request
+from izwi.request.sequence import Pending
 from izwi.request.track_log import ONE_TRACK, Entry, Following, TrackLog, TrackProgress
 from tests.engine.toy import ToyPrompt
 

@@ -18,7 +18,7 @@ from izwi.scheduler.playback import (
     full_chunks,
     short_chunk_frames,
 )
-from izwi.scheduler.playback_clocks import next_chunk
+from izwi.scheduler.scheduler import next_chunk
 from tests.engine.toy import toy_request
 from tests.scheduler.views import changed, view_of
 

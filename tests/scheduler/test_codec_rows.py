@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from izwi.request.request import Request
-from izwi.request.sequence import Sequence
+from izwi.request.sequence import AudioCursor
 from izwi.scheduler.codec_rows import CodecRows
-from tests.engine.toy import ToyPrompt
 
 
 class Rows:
@@ -44,22 +42,19 @@ class Rows:
         del self.below[handle]
 
 
-def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
-    made = [Sequence(Request(f"{n}", "m", ToyPrompt((1,))), n) for n in range(count)]
-    for sequence in made:
-        sequence.audio.num_vocoded = num_vocoded
-    return made
+def streams(count: int, num_vocoded: int = 3) -> list[AudioCursor]:
+    return [AudioCursor(num_vocoded) for _ in range(count)]
 
 
 def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     states = Rows(2)
     rows, (one, other) = CodecRows(states), streams(2)
     assert rows.assign_row(one), "the frames vocoded before are vocoded again"
-    own = one.audio.state_row
+    own = one.state_row
     rows.make_idle(one)
     assert rows.num_available == 2
     assert not rows.assign_row(one)
-    assert one.audio.state_row == own
+    assert one.state_row == own
     assert rows.num_available == 1
     assert rows.assign_row(other)
     assert rows.num_available == 0
@@ -72,13 +67,13 @@ def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
         rows.assign_row(sequence)
         rows.make_idle(sequence)
     rows.assign_row(third)
-    assert (first.audio.state_row, second.audio.state_row) == (None, 1)
-    assert states.below == {first.audio.saved_state: 0}
+    assert (first.state_row, second.state_row) == (None, 1)
+    assert states.below == {first.saved_state: 0}
     rows.make_idle(third)
     assert not rows.assign_row(first), "its state came back"
-    assert first.audio.saved_state is None
-    assert second.audio.state_row is None
-    assert list(states.below) == [second.audio.saved_state]
+    assert first.saved_state is None
+    assert second.state_row is None
+    assert list(states.below) == [second.saved_state]
 
 
 def test_codec_state_without_room_below_is_rebuilt() -> None:
@@ -87,7 +82,7 @@ def test_codec_state_without_room_below_is_rebuilt() -> None:
     rows.assign_row(one)
     rows.make_idle(one)
     rows.assign_row(other)
-    assert one.audio.saved_state is None
+    assert one.saved_state is None
     rows.make_idle(other)
     assert rows.assign_row(one)
 
@@ -111,7 +106,7 @@ def test_a_stream_without_audio_has_no_state_to_keep() -> None:
     assert not rows.assign_row(one)
     rows.make_idle(one)
     rows.assign_row(other)
-    assert (states.num_saved, one.audio.saved_state) == (0, None)
+    assert (states.num_saved, one.saved_state) == (0, None)
 
 
 def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:

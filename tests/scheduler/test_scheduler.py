@@ -10,9 +10,8 @@ from benchmarks.simulation.device import SimulatedPages, SimulatedPrompt, Simula
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.request.prediction import Pending
 from izwi.request.request import Reason, Request
-from izwi.request.sequence import PauseReason, Phase, Sequence
+from izwi.request.sequence import PauseReason, Pending, Phase, Sequence
 from izwi.request.track_log import TrackLog, TrackProgress
 from izwi.scheduler.plan import Order, Plan, Policy, View
 from izwi.scheduler.policy import POLICIES

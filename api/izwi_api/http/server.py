@@ -1,11 +1,13 @@
 """The HTTP server: uvicorn with limits on request heads, and graceful shutdown.
 
 Malformed HTTP never reaches the app; it gets an error response here, in the usual format.
+WebSockets are uvicorn's over websockets, with another rule for close frames.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http
 import json
 import logging
 import os
@@ -19,14 +21,18 @@ from uuid import uuid4
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.server import ServerProtocol
 
 from izwi.errors import RequestTimeout
 from izwi_api.fair_timeout import Countdown
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
-from izwi_api.http.web_sockets import WebSocketProtocol
 from izwi_api.settings import RequestPace, TlsFiles
 
 logger = logging.getLogger(__name__)
@@ -274,3 +280,55 @@ def _exit_soon() -> None:
     time.sleep(_CUT_OFF_S)
     logging.shutdown()
     os._exit(1)
+
+
+_SERVER_ERROR = 500
+
+
+class Frames(ServerProtocol):
+    """A client's handshake and frames; a close frame may come in the middle of a message.
+
+    websockets treats that as a protocol error (1002). But RFC 6455 (5.4) allows control frames
+    between the fragments of a message, and a close frame is one, so the response is the client's
+    own code.
+    """
+
+    def recv_frame(self, frame: Frame) -> None:
+        """Parse a frame. Raises websockets.exceptions.ProtocolError."""
+        if frame.opcode is Opcode.CLOSE:
+            # size of the fragments so far; websockets 15 uses the other name
+            self.current_size = self.cur_size = None
+        super().recv_frame(frame)
+
+    def reject(self, status: http.HTTPStatus | int, text: str) -> Response:
+        """Return the response to a request that is no handshake, in the usual format of errors."""
+        kind = "invalid_request_error" if status < _SERVER_ERROR else "server_error"
+        message = text.strip() or http.HTTPStatus(status).phrase
+        body = json.dumps(error_body(message, kind, code="bad_http"))
+        response = super().reject(status, body)
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/json"
+        return response
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol with these frames, without compression, because audio does not shrink."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.conn = Frames(max_size=config.ws_max_size, logger=logging.getLogger("uvicorn.error"))
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message of the app. A handshake that is refused is complete with the response.
+
+        Otherwise uvicorn logs each refusal as an error of the app.
+        """
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True

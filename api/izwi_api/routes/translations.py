@@ -9,7 +9,7 @@ from izwi.errors import UnsupportedTranslation
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
 from izwi_api.routes.openapi import form_body
-from izwi_api.schemas.translation import TranslationForm, parse_form
+from izwi_api.schemas.transcription import TranslationForm, parse_translation
 from izwi_api.services.context import Services
 
 router = APIRouter()
@@ -20,7 +20,7 @@ async def create_translation(request: Request) -> Response:
     """Refuse to translate a file, and say what is possible instead."""
     services = services_of(request)
     form = await read_form(request, services.settings.max_upload_bytes)
-    fields = parse_form(form)
+    fields = parse_translation(form)
     form.file("file")
     raise _refusal(services, fields.model)
 

@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/transcriptions."""
+"""The forms of POST /v1/audio/transcriptions and /v1/audio/translations."""
 
 from __future__ import annotations
 
@@ -141,3 +141,24 @@ def _json_object(text: str) -> dict[str, object]:
         raise InvalidRequest("it is not valid JSON", param="chunking_strategy") from error
     assert isinstance(value, dict)  # the text starts with a brace
     return value
+
+
+class TranslationForm(BaseModel):
+    """The fields of a translation request, without its file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    prompt: str = Field(default="", max_length=4096)
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
+
+
+def parse_translation(form: Form) -> TranslationForm:
+    """Parse the fields of a translation; an empty one selects the default.
+
+    Raises:
+        ValidationError: A field is unknown, missing or has a wrong value.
+        InvalidRequest: A field was given twice.
+    """
+    return TranslationForm.model_validate(form.values(empty="model"))

@@ -18,13 +18,13 @@ from izwi_api.http import auth
 from izwi_api.http import errors as http_errors
 from izwi_api.http.app_state import AppState, set_state
 from izwi_api.http.audit import Audit, AuditLog
+from izwi_api.http.bodies import CloseUnread
 from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.drain import Drain, Draining
 from izwi_api.http.head import Head
 from izwi_api.http.host_check import HostCheck
 from izwi_api.http.metrics import CountRequests, EngineFigures, HttpMetrics
 from izwi_api.http.request_id import RequestId
-from izwi_api.http.unread_body import CloseUnread
 from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
 from izwi_api.services.context import Services

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from izwi.model.step_batch import Row
 from izwi.request.request import SamplingParams
-from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of, seen_ids
+from izwi.sampling.draws import SamplerState, adjusted_rows, params_of, seen_ids
 from izwi.sampling.grammars import begun_grammars, fill_masks
 
 Float32 = npt.NDArray[np.float32]

@@ -24,7 +24,7 @@ from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, M
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import Codec, frame_track
 from izwi.request.request import EncodeInput
-from izwi.sampling.logprobs import Logprobs
+from izwi.sampling.draws import Logprobs
 
 
 class _Part(NamedTuple):

@@ -19,9 +19,7 @@ from izwi.model.protocol import Pick
 from izwi.model.step_batch import Row
 from izwi.model.tracks import Track
 from izwi.request.request import SamplingParams
-from izwi.sampling.emitted import is_greedy, params_of
-from izwi.sampling.logprobs import AskedLogprobs, Logprobs
-from izwi.sampling.noise import StepNoise
+from izwi.sampling.draws import AskedLogprobs, Logprobs, StepNoise, is_greedy, params_of
 
 _ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary has
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from izwi.model.step_batch import Row
-from izwi.sampling.emitted import SamplerState, adjusted_rows, params_of
+from izwi.sampling.draws import SamplerState, adjusted_rows, params_of
 from izwi.sampling.grammars import begun_grammars, fill_masks
 
 

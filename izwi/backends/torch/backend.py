@@ -18,7 +18,6 @@ from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.sampler import TorchSampling
-from izwi.backends.torch.side_stream import SideStream
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.weights import load_weights
 from izwi.cache.pages import pages_for
@@ -30,6 +29,7 @@ from izwi.model.tracks import Track, frame_track
 
 if TYPE_CHECKING:
     from izwi.backends.torch.captured.graphs import Capturers, Graphs
+
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -280,3 +280,26 @@ def _table(kind: str) -> type[TorchOps]:
     from izwi.backends.torch.triton.ops import TritonOps  # triton comes with torch for CUDA alone
 
     return TritonOps
+
+
+class SideStream:
+    """A second stream of a device.
+
+    Its work runs in order and does not wait for the main stream. A caller that passes arrays from
+    one stream to the other must synchronise on the host.
+    """
+
+    def __init__(self, device: torch.device):
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Run this thread's launches on the stream; no effect on devices other than CUDA."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield

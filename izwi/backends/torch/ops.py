@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi.backends.torch.attention.choice import choose
 from izwi.backends.torch.attention.dense import (
     DenseContext,
     ScratchCache,
@@ -26,6 +25,8 @@ from izwi.backends.torch.audio import TorchAudioOps
 from izwi.backends.torch.conv import conv1d, conv_transpose1d, linear_in_fours
 from izwi.backends.torch.quantized import Weight, quantized_dtype, quantized_weight, widen
 from izwi.backends.torch.transfer import to_device
+from izwi.config import ATTENTIONS, require_one_of
+from izwi.errors import InvalidRequest
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Ops, Snake
 
 
@@ -60,7 +61,7 @@ class TorchOps(TorchAudioOps, Ops):
         self.device = torch.device(device)
         self.dtype = dtype
         self._quantized_dtype = quantized_dtype(weights, self.device)
-        self.attends_with = choose(attention, self.attentions)
+        self.attends_with = _choose_attention(attention, self.attentions)
         self._last_view: WindowView | None = None
 
     @contextmanager
@@ -324,3 +325,25 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     wide = x.float()
     wide = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
     return wide if weight is None else wide * weight
+
+
+def _choose_attention(attention: str, there: Sequence[str]) -> str:
+    """Return the implementation of the decoders' attention to use: our kernels or torch.
+
+    Args:
+        attention: One of ATTENTIONS.
+        there: Available implementations; "auto" takes the first.
+
+    Raises:
+        InvalidRequest: `attention` is unknown, or not available.
+    """
+    require_one_of("attention", attention, ATTENTIONS)
+    if attention == "auto":
+        return there[0]
+    if attention not in there:
+        raise InvalidRequest(
+            f"attention {attention!r} is not available here: it takes a CUDA device and the "
+            "package triton",
+            param="attention",
+        )
+    return attention

@@ -19,9 +19,15 @@ from izwi.model.protocol import Pick
 from izwi.model.step_batch import Row
 from izwi.model.tracks import Track
 from izwi.request.request import SamplingParams
-from izwi.sampling.emitted import is_greedy, params_of, seen_ids
-from izwi.sampling.logprobs import AskedLogprobs, Logprobs
-from izwi.sampling.noise import StepNoise
+from izwi.sampling.draws import (
+    AskedLogprobs,
+    Logprobs,
+    StepNoise,
+    adjusted_rows,
+    is_greedy,
+    params_of,
+    seen_ids,
+)
 
 _ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary has
 
@@ -80,9 +86,7 @@ class Sampler:
         self._params = params_of(draws, track)
         self._suppressed = suppressed
         self._noise, self._asked = StepNoise(draws), AskedLogprobs(draws)
-        self._adjustments = Adjustments(
-            draws, None if suppressed is None else suppressed.ids, track
-        )
+        self._adjusted = adjusted_rows(draws, track)
         self._logprobs: Tensor | None = None
 
     @property
@@ -126,8 +130,9 @@ class Sampler:
     def process(self, logits: Tensor) -> Tensor:
         """Apply adjustments, repetition penalty, minimum length and suppression."""
         raw, suppressed = logits, self._suppressed
-        if self._adjustments:
-            logits = self._adjustments.apply(logits)
+        if self._adjusted:
+            ids = None if suppressed is None else suppressed.ids
+            logits = Adjustments(self._draws, ids, self._track).apply(logits)
         penalised = logits = self._penalise(logits)
         if suppressed is not None:
             logits = logits.masked_fill(suppressed.mask, -torch.inf)
@@ -147,7 +152,7 @@ class Sampler:
 
         Skips rows with `Adjustments`, which include the penalty.
         """
-        adjusted = set(self._adjustments.rows)
+        adjusted = set(self._adjusted)
         penalties = np.array(
             [
                 1.0 if row in adjusted else params.sampling.repetition_penalty

@@ -17,10 +17,8 @@ from izwi.request.request import Request
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import prepare
 from izwi_models.qwen3_tts.config import read_codec_config, read_config, read_generation_config
-from izwi_models.qwen3_tts.cutting import split_text
-from izwi_models.qwen3_tts.prepare import Checkpoint, follows_instructions
-from izwi_models.qwen3_tts.spoken import sentences
-from izwi_models.qwen3_tts.text import SpeechText
+from izwi_models.qwen3_tts.pieces import sentences, split_text
+from izwi_models.qwen3_tts.prepare import Checkpoint, SpeechText, follows_instructions
 from izwi_models.qwen3_tts.text_stream import TextStream
 
 

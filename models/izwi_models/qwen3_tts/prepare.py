@@ -1,11 +1,18 @@
 """Validate a speech input and build a frozen request. All validation is here.
 
 Parameter names in errors are those of the HTTP body.
+
+The text is encoded in the chat template of qwen-tts 0.1.1, inference/qwen3_tts_model.py, which
+tokenizes a whole turn and cuts it by counting ids. So a line break at the start of the text may
+share a token with the role's, and a tokenizer of single bytes leaves most of the role in the text.
+Here the turn is cut in the same places, but special tokens are inserted by id, so that a user's
+text cannot close its turn.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +23,10 @@ from izwi.audio.mel import speaker_log_mel
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import EncodeInput, Request, SamplingParams
+from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 from izwi_models.qwen3_tts import prompt as prompts
 from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
-from izwi_models.qwen3_tts.prompt import Reference, Script
-from izwi_models.qwen3_tts.text import ROLE_IDS, SpeechText
+from izwi_models.qwen3_tts.prompt import Conditioning, Reference
 
 # Length of a reference clip in seconds: less has too little of the voice, more does not improve it.
 MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
@@ -27,6 +34,9 @@ MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
 MIN_FRAMES = 2
 # Silence after which a clip counts as empty: 60 dB below full scale.
 _SILENCE = 1e-3
+_START, _END = "<|im_start|>", "<|im_end|>"
+# Number of ids at the edges of a turn that are not its text.
+ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
 
 _LANGUAGE_CODES = {
     "zh": "chinese",
@@ -63,79 +73,7 @@ class Checkpoint:
     output_rate: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Voice:
-    """A voice, resolved: its place in the prompt and where its vectors come from."""
-
-    speaker: int | None = None
-    dialect: int | None = None
-    reference: Reference | None = None
-    encode_inputs: tuple[EncodeInput, ...] = ()
-    prompt: VoicePrompt | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """A validated input without its text, shared by all pieces of one speech request."""
-
-    checkpoint: Checkpoint
-    ask: SpeechInput
-    mode: TextMode
-    script: Script
-    voice: _Voice
-
-    @property
-    def first_ids(self) -> int:
-        """Ids of text that an open request needs to begin with."""
-        return prompts.first_ids(self.voice.reference)
-
-    def request(
-        self,
-        request_id: str,
-        model: str,
-        role: list[int],
-        text: list[int],
-        *,
-        is_open: bool = False,
-    ) -> Request:
-        """Lay out one piece.
-
-        Args:
-            request_id: Of the request.
-            model: Name under which the model is served.
-            role: The three ids that open the turn.
-            text: Ids of the text or, if it is still being written, of its beginning.
-            is_open: Whether more text will be written; the limit on frames is then the largest one,
-                and `SpeechPrompt.limits_frames` says whether the complete text lowers it.
-
-        Raises:
-            TooLarge: The prompt does not fit.
-        """
-        config, ask = self.checkpoint.config, self.ask
-        script = replace(self.script, role=role, text=text, is_open=is_open)
-        voice = self.voice
-        prompt = prompts.assemble(config, script, self.mode, voice.encode_inputs, voice.prompt)
-        sampling, codebook_sampling = _sampling(self.checkpoint.generation, ask)
-        num_text = None if is_open else len(text)
-        if is_open:  # so that it can be prepared again
-            prompt = structs.replace(prompt, limits_frames=ask.max_new_tokens is None)
-            ask = structs.replace(ask, text="", turn_ids=(*role, *text))
-        return Request(
-            request_id=request_id,
-            model=model,
-            prompt=prompt,
-            sampling=sampling,
-            codebook_sampling=codebook_sampling,
-            seed=ask.seed,
-            max_entries=max_frames(self.checkpoint, ask, num_text, prompt.num_positions),
-            min_entries=MIN_FRAMES,
-            stop_ids=(config.talker_config.codec_eos_token_id,),
-            open_input=is_open,
-            ask=ask,
-        )
-
-
-def draft(checkpoint: Checkpoint, ask: SpeechInput) -> Draft:
+def condition(checkpoint: Checkpoint, ask: SpeechInput) -> Conditioning:
     """Check everything but the text.
 
     Raises:
@@ -146,18 +84,60 @@ def draft(checkpoint: Checkpoint, ask: SpeechInput) -> Draft:
     """
     config = checkpoint.config
     voice = _resolve_voice(checkpoint, ask.voice)
-    script = Script(
-        role=(),
-        text=(),
-        instruct=checkpoint.text.instruct(_instruct(config, ask.instruct)),
-        language=_language(config, ask.language, voice.dialect),
-        speaker=voice.speaker,
-        reference=voice.reference,
-    )
     cloned = voice.speaker == prompts.SPEAKER
-    mode = ask.text_mode or (TextMode.STREAMING if cloned else TextMode.FULL)
+    conditioning = replace(
+        voice,
+        instruct=checkpoint.text.instruct(_instruct(config, ask.instruct)),
+        language=_language(config, ask.language, voice.language),
+        mode=ask.text_mode or (TextMode.STREAMING if cloned else TextMode.FULL),
+    )
     _check_sampling(ask)
-    return Draft(checkpoint, ask, mode, script, voice)
+    return conditioning
+
+
+def lay_out(
+    checkpoint: Checkpoint,
+    conditioning: Conditioning,
+    request_id: str,
+    model: str,
+    ask: SpeechInput,
+    turn: Sequence[int],
+) -> Request:
+    """Lay out one piece.
+
+    Args:
+        checkpoint: The checkpoint that speaks.
+        conditioning: See `condition`.
+        request_id: Of the request.
+        model: Name under which the model is served.
+        ask: The input. With `turn_ids` its text is still being written; the limit on frames is then
+            the largest one, and `SpeechPrompt.limits_frames` says whether the complete text lowers
+            it.
+        turn: Ids of the turn: three that open it, then those of the text or of its beginning.
+
+    Raises:
+        TooLarge: The prompt does not fit.
+    """
+    config, is_open = checkpoint.config, bool(ask.turn_ids)
+    role, text = turn[:ROLE_IDS], turn[ROLE_IDS:]
+    prompt = prompts.assemble(config, conditioning, role, text, is_open=is_open)
+    if is_open:
+        prompt = structs.replace(prompt, limits_frames=ask.max_new_tokens is None)
+    sampling, codebook_sampling = _sampling(checkpoint.generation, ask)
+    num_text = None if is_open else len(text)
+    return Request(
+        request_id=request_id,
+        model=model,
+        prompt=prompt,
+        sampling=sampling,
+        codebook_sampling=codebook_sampling,
+        seed=ask.seed,
+        max_entries=max_frames(checkpoint, ask, num_text, prompt.num_positions),
+        min_entries=MIN_FRAMES,
+        stop_ids=(config.talker_config.codec_eos_token_id,),
+        open_input=is_open,
+        ask=ask,
+    )
 
 
 def prepare_speech(
@@ -166,20 +146,22 @@ def prepare_speech(
     """Check and tokenise one utterance, or lay out one anew whose text is still to be written.
 
     Raises:
-        InvalidRequest: The text is empty, or `turn_ids` are no turn's; else see `draft`.
+        InvalidRequest: The text is empty, or `turn_ids` are no turn's; else see `condition`.
         TooLarge: The text or the clip does not fit.
     """
     if ask.turn_ids:
-        drafted = draft(checkpoint, ask)
-        role, text = list(ask.turn_ids[:ROLE_IDS]), list(ask.turn_ids[ROLE_IDS:])
+        conditioning = condition(checkpoint, ask)
         known = range(checkpoint.config.talker_config.text_vocab_size)
-        if len(text) < drafted.first_ids or not set(ask.turn_ids) <= set(known):
+        num_text = len(ask.turn_ids) - ROLE_IDS
+        if num_text < conditioning.first_ids or not set(ask.turn_ids) <= set(known):
             raise InvalidRequest("turn_ids do not begin a turn of this model", param="input")
-        return drafted.request(request_id, model, role, text, is_open=True)
+        ask = structs.replace(ask, text="")
+        return lay_out(checkpoint, conditioning, request_id, model, ask, ask.turn_ids)
     if not ask.text.strip():
         raise InvalidRequest("the text is empty", param="input")
     role, text = checkpoint.text.role_and_text(ask.text)
-    return draft(checkpoint, ask).request(request_id, model, role, text)
+    conditioning = condition(checkpoint, ask)
+    return lay_out(checkpoint, conditioning, request_id, model, ask, [*role, *text])
 
 
 def prepare_voice(
@@ -203,7 +185,11 @@ def prepare_voice(
 
 def _resolve_voice(
     checkpoint: Checkpoint, voice: str | VoicePrompt | ReferenceClip | None
-) -> _Voice:
+) -> Conditioning:
+    """Return what a voice conditions: its place in the prompt, and where its vectors come from.
+
+    The language is that of a speaker with a dialect.
+    """
     talker = checkpoint.config.talker_config
     by_vector = checkpoint.config.clones_by_vector
     if isinstance(voice, ReferenceClip):
@@ -213,30 +199,30 @@ def _resolve_voice(
         return _encoded_voice(checkpoint, kept)
     if voice is None:
         if not talker.spk_id:
-            return _Voice()
+            return Conditioning()
         voice = next(iter(talker.spk_id))  # the checkpoint's first speaker is its default
     name = {speaker.lower(): speaker for speaker in talker.spk_id}.get(voice.lower())
     if name is None:
         known = ", ".join(talker.spk_id) or "none; clone one"
         raise VoiceNotFound(f"no voice {voice!r}; the model has: {known}", param="voice")
     dialect = talker.spk_is_dialect.get(name)
-    return _Voice(
+    return Conditioning(
         speaker=talker.spk_id[name],
-        dialect=talker.codec_language_id[dialect] if dialect else None,
+        language=talker.codec_language_id[dialect] if dialect else None,
     )
 
 
-def _clip_voice(checkpoint: Checkpoint, clip: ReferenceClip) -> _Voice:
+def _clip_voice(checkpoint: Checkpoint, clip: ReferenceClip) -> Conditioning:
     inputs = _encode_inputs(checkpoint, clip)
     frames = math.ceil(len(clip.samples) / checkpoint.frame_samples)
-    return _Voice(
+    return Conditioning(
         speaker=prompts.SPEAKER,
         reference=_reference(checkpoint, clip.text, frames),
         encode_inputs=inputs,
     )
 
 
-def _encoded_voice(checkpoint: Checkpoint, voice: VoicePrompt) -> _Voice:
+def _encoded_voice(checkpoint: Checkpoint, voice: VoicePrompt) -> Conditioning:
     config = checkpoint.config
     _check_can_clone(config)
     talker, codes = config.talker_config, voice.codes
@@ -261,7 +247,8 @@ def _encoded_voice(checkpoint: Checkpoint, voice: VoicePrompt) -> _Voice:
             raise InvalidRequest("a voice with codes needs the text of its clip", param="ref_text")
         frames = len(codes)
     text = voice.text if frames else None
-    return _Voice(prompts.SPEAKER, reference=_reference(checkpoint, text, frames), prompt=voice)
+    reference = _reference(checkpoint, text, frames)
+    return Conditioning(speaker=prompts.SPEAKER, reference=reference, voice=voice)
 
 
 def _encode_inputs(checkpoint: Checkpoint, clip: ReferenceClip) -> tuple[EncodeInput, ...]:
@@ -385,3 +372,73 @@ def max_frames(
             param="input",
         )
     return max(1, min(frames, room))
+
+
+class SpeechText:
+    """A checkpoint's tokenizer with the template around the text."""
+
+    def __init__(self, tokenizer: QwenTokenizer):
+        """Bind a checkpoint's tokenizer.
+
+        Raises:
+            CheckpointError: It lacks a token of the template.
+        """
+        self._tokenizer = tokenizer
+        self._start, self._end = tokenizer.id_of(_START), tokenizer.id_of(_END)
+
+    def role_and_text(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of the role's three positions, and those of the text after them."""
+        turn = self.open_turn()
+        ids = [*turn.write(text), *turn.close()]
+        return turn.role, ids
+
+    def open_turn(self) -> OpenTurn:
+        """Return a turn whose text is still to be written."""
+        closing = [self._end, *self._tokenizer.encode("\n"), *self._opening("assistant", "")]
+        # a tokenizer of single bytes leaves some of the closing in the text
+        last = closing[: len(closing) - _CLOSING_IDS]
+        return OpenTurn(IncrementalTokenizer(self._tokenizer), self._start, last)
+
+    def reference(self, text: str) -> list[int]:
+        """Return the ids of a reference clip's text."""
+        return self._turn("assistant", text)[ROLE_IDS:-_REFERENCE_CLOSING_IDS]
+
+    def instruct(self, text: str) -> list[int]:
+        """Return the ids of an instruction, a user's turn with its markers; [] for empty text."""
+        return self._turn("user", text) if text else []
+
+    def _opening(self, role: str, text: str) -> list[int]:
+        return [self._start, *self._tokenizer.encode(f"{role}\n{text}")]
+
+    def _turn(self, role: str, text: str) -> list[int]:
+        return [*self._opening(role, text), self._end, *self._tokenizer.encode("\n")]
+
+
+class OpenTurn:
+    """The assistant's turn while its text is written. Ids that were returned never change.
+
+    Attributes:
+        role: Ids of the role's three positions, complete once the text has an id.
+    """
+
+    def __init__(self, tokenizer: IncrementalTokenizer, start: int, last: list[int]):
+        """Begin with the id `start`; the ids `last` follow the text."""
+        self.role = [start]
+        self._tokenizer, self._last = tokenizer, last
+        self._append_ids(tokenizer.write("assistant\n"))
+
+    def write(self, text: str, *, word_ends: bool = False) -> list[int]:
+        """Add text; return its ids that are now settled.
+
+        See `IncrementalTokenizer.write` for `word_ends`.
+        """
+        return self._append_ids(self._tokenizer.write(text, word_ends=word_ends))
+
+    def close(self) -> list[int]:
+        """Return the ids of the rest."""
+        return self._append_ids(self._tokenizer.close()) + self._last
+
+    def _append_ids(self, ids: list[int]) -> list[int]:
+        missing = ROLE_IDS - len(self.role)
+        self.role += ids[:missing]
+        return ids[missing:]

@@ -90,67 +90,70 @@ class Reference:
     frames: int
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The contents of an utterance's prompt, as ids.
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditioning:
+    """What an utterance is conditioned on besides its text; all pieces of one request share it.
 
     Attributes:
-        role: The three ids that open the assistant's turn.
-        text: The text to speak; at least one id.
         instruct: A user's turn, complete with its markers, or empty.
         language: Codec id of the language, or None to let the model choose.
         speaker: Codec id of a speaker, SPEAKER for a cloned one, or None.
         reference: The clip to continue, or None.
-        is_open: More text will be written, so tts_eos does not follow yet. `text` has at least
-            `first_ids` ids, because the prompt itself cannot wait for text.
+        encode_inputs: See `SpeechPrompt`.
+        voice: See `SpeechPrompt`.
+        mode: FULL puts all text first, STREAMING adds one token to each frame.
     """
 
-    role: Sequence[int]
-    text: Sequence[int]
     instruct: Sequence[int] = ()
     language: int | None = None
     speaker: int | None = None
     reference: Reference | None = None
-    is_open: bool = False
+    encode_inputs: tuple[EncodeInput, ...] = ()
+    voice: VoicePrompt | None = None
+    mode: TextMode = TextMode.FULL
 
-
-def first_ids(reference: Reference | None) -> int:
-    """Return how many text ids a streaming prompt needs before its first frame."""
-    if reference is None:
-        return 1
-    return max(1, reference.frames + 1 - len(reference.text))
+    @property
+    def first_ids(self) -> int:
+        """Text ids that a streaming prompt needs before its first frame, so that it can begin."""
+        if self.reference is None:
+            return 1
+        return max(1, self.reference.frames + 1 - len(self.reference.text))
 
 
 def assemble(
     config: TTSConfig,
-    script: Script,
-    mode: TextMode,
-    encode_inputs: tuple[EncodeInput, ...] = (),
-    voice: VoicePrompt | None = None,
+    conditioning: Conditioning,
+    role: Sequence[int],
+    text: Sequence[int],
+    *,
+    is_open: bool = False,
 ) -> SpeechPrompt:
-    """Build the prompt of a script.
+    """Build the prompt of an utterance.
 
     Args:
         config: The checkpoint's ids.
-        script: The script.
-        mode: FULL puts all text first, STREAMING adds one token to each frame. An open script needs
-            STREAMING.
-        encode_inputs: Copied to the prompt.
-        voice: Copied to the prompt.
+        conditioning: What it is conditioned on.
+        role: The three ids that open the assistant's turn.
+        text: Ids of the text to speak; at least one.
+        is_open: More text will be written, so tts_eos does not follow yet. The mode is STREAMING,
+            and `text` has at least `Conditioning.first_ids` ids, because the prompt itself cannot
+            wait for text.
     """
-    text, codec = _head(config, script)
-    lay_tail = _text_tail if script.reference is None else _reference_tail
-    tail_text, tail_codec, track = lay_tail(config, script, mode)
-    text_ids = np.array(text + tail_text, np.int64)
-    codec_ids = np.array(codec + tail_codec, np.int64)
+    spoken = list(text) if is_open else [*text, config.tts_eos_token_id]
+    head_text, head_codec = _head(config, conditioning, role)
+    lay_tail = _text_tail if conditioning.reference is None else _reference_tail
+    tail_text, tail_codec, track = lay_tail(config, conditioning, spoken)
+    text_ids = np.array(head_text + tail_text, np.int64)
+    codec_ids = np.array(head_codec + tail_codec, np.int64)
+    inputs, voice = conditioning.encode_inputs, conditioning.voice
     return SpeechPrompt(
         text=text_ids,
         codec=codec_ids,
         text_track=np.array(track, np.int64),
-        keys=_content_keys(text_ids, codec_ids, encode_inputs, voice),
-        encode_inputs=encode_inputs,
+        keys=_content_keys(text_ids, codec_ids, inputs, voice),
+        encode_inputs=inputs,
         voice=voice,
-        num_text_ids=len(script.text),
+        num_text_ids=len(text),
     )
 
 
@@ -188,40 +191,37 @@ def _content_keys(
 _Tail = tuple[list[int], list[int], list[int]]  # text, codec, text track
 
 
-def _head(config: TTSConfig, script: Script) -> tuple[list[int], list[int]]:
+def _head(
+    config: TTSConfig, conditioning: Conditioning, role: Sequence[int]
+) -> tuple[list[int], list[int]]:
     talker = config.talker_config
-    bare = [*script.instruct, *script.role]
+    bare = [*conditioning.instruct, *role]
     codec = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
-    if script.language is not None:
+    if conditioning.language is not None:
         codec[0] = talker.codec_think_id
-        codec.insert(2, script.language)
-    if script.speaker is not None:
-        codec.append(script.speaker)
+        codec.insert(2, conditioning.language)
+    if conditioning.speaker is not None:
+        codec.append(conditioning.speaker)
     text = [config.tts_pad_token_id] * len(codec) + [config.tts_bos_token_id]
     codec.append(talker.codec_pad_id)
     return bare + text, [NOTHING] * len(bare) + codec
 
 
-def _spoken(config: TTSConfig, script: Script) -> list[int]:
-    return list(script.text) if script.is_open else [*script.text, config.tts_eos_token_id]
-
-
-def _text_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
+def _text_tail(config: TTSConfig, conditioning: Conditioning, spoken: list[int]) -> _Tail:
     talker = config.talker_config
-    text = _spoken(config, script)
-    if mode is TextMode.STREAMING:
-        return text[:1], [talker.codec_bos_id], text[1:]
-    codec = [talker.codec_pad_id] * len(text)
-    return [*text, config.tts_pad_token_id], [*codec, talker.codec_bos_id], []
+    if conditioning.mode is TextMode.STREAMING:
+        return spoken[:1], [talker.codec_bos_id], spoken[1:]
+    codec = [talker.codec_pad_id] * len(spoken)
+    return [*spoken, config.tts_pad_token_id], [*codec, talker.codec_bos_id], []
 
 
-def _reference_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
+def _reference_tail(config: TTSConfig, conditioning: Conditioning, spoken: list[int]) -> _Tail:
     talker, pad = config.talker_config, config.tts_pad_token_id
-    reference = script.reference
+    reference = conditioning.reference
     assert reference is not None
-    text = [*reference.text, *_spoken(config, script)]
+    text = [*reference.text, *spoken]
     clip = [talker.codec_bos_id, *(FIRST_FRAME - k for k in range(reference.frames))]
-    if mode is TextMode.FULL:
+    if conditioning.mode is TextMode.FULL:
         codec = [talker.codec_pad_id] * len(text)
         return text + [pad] * len(clip), codec + clip, []
     beside = [token for token, _ in zip_longest(text[: len(clip)], clip, fillvalue=pad)]

@@ -16,10 +16,8 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.speech import SpeechInput, TextMode
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
-from izwi_models.qwen3_tts.cutting import Cutter, Part
-from izwi_models.qwen3_tts.prepare import Checkpoint, draft
-from izwi_models.qwen3_tts.spoken import SpokenStream
-from izwi_models.qwen3_tts.text import OpenTurn
+from izwi_models.qwen3_tts.pieces import Cutter, Part, SpokenStream
+from izwi_models.qwen3_tts.prepare import Checkpoint, OpenTurn, condition, lay_out
 
 
 class TextStream:
@@ -39,11 +37,12 @@ class TextStream:
             ask: The request; its text is ignored.
 
         Raises:
-            InvalidRequest: See `prepare.draft`.
+            InvalidRequest: See `prepare.condition`.
         """
         mode = ask.text_mode or TextMode.STREAMING
         self._checkpoint = checkpoint
-        self._draft = draft(checkpoint, replace(ask, text="", text_mode=mode))
+        self._ask = replace(ask, text="", text_mode=mode)
+        self._conditioning = condition(checkpoint, self._ask)
         self._name, self._model = request_id, model
         self._spoken = SpokenStream() if checkpoint.config.plain_english else None
         self._cutter = Cutter(checkpoint.config.max_text_characters)
@@ -114,16 +113,18 @@ class TextStream:
         self, name: str, turn: OpenTurn, complete: bool
     ) -> tuple[Request | None, list[int]]:
         """Return the request of the current piece, if it can begin, and the ids to append."""
-        enough = self._draft.first_ids
-        is_open = self._draft.mode is TextMode.STREAMING and len(self._first) >= enough
+        enough = self._conditioning.first_ids
+        is_open = self._ask.text_mode is TextMode.STREAMING and len(self._first) >= enough
         if not (is_open or complete):
             return None, []
         self._begun = True
         text = self._first[:enough] if is_open else self._first
-        request = self._draft.request(name, self._model, turn.role, text, is_open=is_open)
-        if not is_open:  # the text is complete, so the request equals one that is not streamed
-            ask = replace(self._draft.ask, text="".join(self._said))
-            request = replace(request, ask=ask)
+        ids = [*turn.role, *text]
+        if is_open:  # so that it can be prepared again
+            ask = replace(self._ask, turn_ids=tuple(ids))
+        else:  # the text is complete, so the request equals one that is not streamed
+            ask = replace(self._ask, text="".join(self._said))
+        request = lay_out(self._checkpoint, self._conditioning, name, self._model, ask, ids)
         return request, self._first[len(text) :]
 
 

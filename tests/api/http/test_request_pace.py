@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from izwi.errors import RequestTimeout
 from izwi_api.environment import read_settings
-from izwi_api.http.unread_body import CloseUnread
+from izwi_api.http.bodies import CloseUnread
 from izwi_api.settings import RequestPace, Settings
 
 SIZES = st.integers(0, 1 << 30)

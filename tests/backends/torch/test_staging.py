@@ -15,7 +15,7 @@ from izwi.backends.torch.captured.staging import StagedDraws, StagedPositions, S
 from izwi.model.protocol import UNKNOWN
 from izwi.request.request import Request, SamplingParams, TrackParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import row_of
+from izwi.runner.batch import row_of
 from tests.engine.toy import ToyPrompt
 from tests.steps import draws
 

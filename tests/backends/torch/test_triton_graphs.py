@@ -27,9 +27,9 @@ from izwi.backends.torch.triton.attention_decode import PagedDecode
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.model.protocol import step
 from izwi.request.request import SamplingParams
 from izwi.request.sequence import Sequence
+from izwi.runner.batch import step
 from izwi_models.qwen3.config import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request

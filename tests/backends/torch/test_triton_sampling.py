@@ -15,7 +15,7 @@ from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request.request import Request, SamplingParams
 from izwi.request.sequence import Sequence
-from izwi.sampling.noise import uniforms
+from izwi.sampling.draws import uniforms
 from tests.ops.devices import DEVICE, normal
 from tests.steps import draws
 

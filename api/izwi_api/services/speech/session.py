@@ -7,10 +7,11 @@ becomes one audio file, or one for each sentence or clause.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,8 +19,10 @@ from msgspec import structs
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.model.alignment import AlignedWord
 from izwi.model.capability import Capability
 from izwi.request.input_stream import WritableFrontend
+from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech_stream import (
     InputCancel,
     InputDone,
@@ -30,7 +33,6 @@ from izwi_api.schemas.speech_stream import (
     parse_message,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.speech.audio_messages import AudioMessages
 from izwi_api.services.speech.request import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.services.speech.synthesis import Speech, encoded_audio, open_speech, piece_seed
 from izwi_api.services.speech.utterance import Setting, Utterance
@@ -324,3 +326,66 @@ class SpeechSession:
                 "text_timeout",
                 POLICY,
             )
+
+
+# Sends JSON, or bytes unchanged.
+Send = Callable[[dict[str, object] | bytes], Awaitable[None]]
+
+
+class AudioMessages:
+    """One audio file on its way to the client.
+
+    Attributes:
+        is_begun: The start message was sent.
+    """
+
+    def __init__(self, send: Send, config: SessionConfig, place: dict[str, int]):
+        self.is_begun = False
+        self._send, self._config, self._place = send, config, place
+        self._num_bytes = self._num_messages = 0
+        self._buffered = bytearray()
+        self._words: list[AlignedWord] = []  # not sent yet
+
+    async def send_start(self, text: str, rate: int) -> None:
+        """Send the start message."""
+        self.is_begun = True
+        await self._send(
+            {
+                "type": "audio.start",
+                **self._place,
+                "sentence_text": text,
+                "format": self._config.response_format,
+                "sample_rate": rate,
+                "channels": 1,
+            }
+        )
+
+    async def write(self, piece: bytes) -> None:
+        """Send the next bytes, or keep them for one message at the end."""
+        self._num_bytes += len(piece)
+        if self._config.stream_audio:
+            await self._send_audio(piece)
+        else:
+            self._buffered += piece
+
+    def add_words(self, words: Sequence[AlignedWord]) -> None:
+        """Send the times of words with the next bytes, or at the end."""
+        self._words += words
+
+    async def end(self, failed: bool) -> None:
+        """Send the end message, also after a failure."""
+        if (self._buffered or self._words) and not failed:
+            await self._send_audio(bytes(self._buffered))
+        await self._send(
+            {"type": "audio.done", **self._place, "total_bytes": self._num_bytes, "error": failed}
+        )
+
+    async def _send_audio(self, piece: bytes) -> None:
+        if self._config.audio_encoding == "binary":
+            await self._send(piece)
+            return
+        words, self._words = self._words, []
+        chunk = {"chunk_id": self._num_messages, "audio_b64": base64.b64encode(piece).decode()}
+        times = {"timestamps": list(map(word_json, words)) or None}
+        self._num_messages += 1
+        await self._send({"type": "audio.chunk", **self._place, **chunk, **times})

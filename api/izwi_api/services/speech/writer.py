@@ -23,8 +23,7 @@ from izwi.request.input_stream import TextPart, WritableFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of
 from izwi_api.services.models.served import ServedModel, ServedModels
-from izwi_api.services.speech.pausing_text import PausingText
-from izwi_api.services.speech.spoken_text import Pause, Pronunciations
+from izwi_api.services.speech.spoken_text import Pause, PausingText, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence
 from izwi_api.usage.metering import CHARACTERS_PER_ID, Charge
 

@@ -18,7 +18,7 @@ from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.model.step_batch import Row
 from izwi.request.request import Request, TrackParams
-from izwi.sampling.emitted import is_greedy, seen_ids
+from izwi.sampling.draws import is_greedy, seen_ids
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
 _TABLE_STEP = 8  # pages; widths of tables are multiples of it

@@ -29,9 +29,9 @@ from izwi_models.qwen3_codec.decoder import zero_state
 from izwi_models.qwen3_codec.quantizer import prepare
 from izwi_models.qwen3_tts import config as tts_config
 from izwi_models.qwen3_tts import talker
-from izwi_models.qwen3_tts.prompt import SPEAKER, Script, assemble
+from izwi_models.qwen3_tts.prepare import SpeechText
+from izwi_models.qwen3_tts.prompt import SPEAKER, Conditioning, assemble
 from izwi_models.qwen3_tts.speaker import speaker_embedding
-from izwi_models.qwen3_tts.text import SpeechText
 from izwi_models.tiny.recipes.asr_text import Template
 from izwi_models.tiny.recipes.codec_folder import load_codec
 from izwi_models.tiny.recipes.data import text_table
@@ -172,9 +172,9 @@ class Speaker:
             role, ids = self._text.role_and_text(text)
             speaker = config.spk_id[voices[row]] if isinstance(voices, list) else SPEAKER
             language = config.codec_language_id["english"]
-            script = Script(role=role, text=ids, language=language, speaker=speaker)
             voice = None if isinstance(voices, list) else VoicePrompt(voices[row].cpu().numpy())
-            prompts.append(assemble(self.config, script, mode, voice=voice))
+            conditioning = Conditioning(language=language, speaker=speaker, voice=voice, mode=mode)
+            prompts.append(assemble(self.config, conditioning, role, ids))
         text_ids, lengths = text_table([p.text.tolist() for p in prompts], self.device)
         codec_ids, _ = text_table([p.codec.tolist() for p in prompts], self.device)
         x = talker.embed_text(self.ops, self._weights, text_ids)
