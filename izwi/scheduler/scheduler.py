@@ -473,7 +473,7 @@ def worth_keeping(sequence: Sequence, speaks: bool) -> bool:
     Those of a sequence that resumes are. After the end, only entries that became text may be
     part of another prompt; frames of speech never are.
     """
-    frames_alone = speaks and sequence.tracks.of is None
+    frames_alone = speaks and sequence.tracks.of_entries is None
     return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)
 
 

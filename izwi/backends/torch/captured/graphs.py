@@ -33,7 +33,7 @@ from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, M
 from izwi.model.step_batch import Row, StepBatch, places_drawn
 from izwi.model.tracks import frame_track
 from izwi.request.request import EncodeInput
-from izwi.sampling.draws import Logprobs, logprobs_of
+from izwi.sampling.draws import logprobs_of
 
 _entry_of = attrgetter("key", "step")  # of a row that draws one
 # What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
