@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from izwi.backends.torch.attention.dense import ScratchCache
+from izwi.backends.torch.grouped import widen
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.quantized import quantized_weight, widen
+from izwi.backends.torch.quantized import quantized_weight
 from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import ops as triton_ops
 from izwi.backends.torch.triton.attention_decode import ScratchDecode
@@ -44,7 +45,7 @@ def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.Monke
     plain, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
     made = TritonOps(DEVICE, F32, weights).quantize(plain)
     weight = widen(made, F32)
-    assert (weight is plain) == (weights == "auto")
+    assert (weight is plain) == (weights in ("auto", "float"))
     normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
     assert_near(TRITON.linear(x, made, bias), TORCH.linear(x, weight, bias), F32)
     assert_near(TRITON.normed_linear(x, norm, EPS, made), normed, F32)
@@ -107,8 +108,8 @@ def test_what_may_leave_float16_and_quantized_weights_keep_their_norms() -> None
 def test_a_quantized_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
     """The library would have to be given a wide copy, whatever it prefers for full weights."""
     x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)
-    assert not triton_ops._takes_product(x, full)
-    assert triton_ops._takes_product(x, quantized_weight(full, torch.int8))
+    assert not triton_ops._takes_product(full, x)
+    assert triton_ops._takes_product(quantized_weight(full, torch.int8), x)
 
 
 def test_a_slice_of_tokens_is_multiplied() -> None:
