@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.formats.choice import layout_of
 from izwi.checkpoints.formats.layout import Layout, Parts
-from izwi.checkpoints.linear_spec import LinearForm
+from izwi.checkpoints.gguf_file import GgufTensor
+from izwi.checkpoints.gguf_folder import gguf_path, gguf_tensors
+from izwi.checkpoints.linear_spec import LinearForm, LinearSpec
 from izwi.checkpoints.stored_tensor import StoredTensor, stored_tensors
 from izwi.errors import CheckpointError
 
@@ -64,26 +66,20 @@ def read_tensors(
         CheckpointError: A tensor is missing, is not expected, or has another shape or a type that
             cannot be read; its name and both shapes are in the message.
     """
-    files = _Files.of(folder)
-    missing = set(shapes) - files.plain.keys() - files.packed.keys()
-    if unexpected := sorted((files.plain.keys() | files.packed.keys()) - set(shapes)):
+    files = _files_of(folder)
+    names = files.plain_shapes.keys() | files.packed_names
+    if unexpected := sorted(names - set(shapes)):
         raise CheckpointError(f"{folder}: unexpected tensor {unexpected[0]!r}")
-    for name, stored in files.plain.items():
-        shape = tuple(shapes[name])
-        if stored.shape != shape:
-            raise CheckpointError(f"{folder}: tensor {name!r} is {stored.shape}, expected {shape}")
-    if missing:
+    for name, found in files.plain_shapes.items():
+        expected = tuple(shapes[name])
+        if found != expected:
+            raise CheckpointError(f"{folder}: tensor {name!r} is {found}, expected {expected}")
+    if missing := set(shapes) - names:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CheckpointError(f"{folder}: missing tensor {min(missing)!r}{more}")
-    for name, parts in files.packed.items():
-        assert files.layout is not None
-        yield name, files.layout.read(_matrix(folder, name, shapes[name]), parts)
-    with ExitStack() as stack:
-        handles: dict[Path, Any] = {}
-        for name, stored in files.plain.items():
-            if stored.path not in handles:
-                handles[stored.path] = _opened(stored.path, stack, framework)
-            yield name, handles[stored.path].get_tensor(name)
+    for name in sorted(files.packed_names):
+        yield name, files.read(name, _matrix(folder, name, shapes[name]))
+    yield from files.plain_tensors(framework)
 
 
 def packed_forms(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, LinearForm]:
@@ -91,14 +87,12 @@ def packed_forms(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
 
     Arguments and errors as of `read_tensors`.
     """
-    if layout_of(folder) is None:
-        return {}
-    files = _Files.of(folder)
-    assert files.layout is not None
-    known = {name: parts for name, parts in files.packed.items() if name in shapes}
+    if layout_of(folder) is None and gguf_path(folder) is None:
+        return {}  # then the files may be missing: sizes are known without them
+    files = _files_of(folder)
     return {
-        name: files.layout.form(_matrix(folder, name, shapes[name]), parts)
-        for name, parts in known.items()
+        name: files.form(name, _matrix(folder, name, shapes[name]))
+        for name in sorted(files.packed_names & shapes.keys())
     }
 
 
@@ -108,15 +102,81 @@ def tensor_names(folder: Path) -> set[str]:
     A packed weight has the name that it would have unpacked. Loading reports the error.
     """
     try:
-        files = _Files.of(folder)
+        files = _files_of(folder)
     except CheckpointError:
         return set()
-    return {*files.plain, *files.packed}
+    return {*files.plain_shapes, *files.packed_names}
+
+
+class _Files(Protocol):
+    """The tensors of a checkpoint's files. All methods raise CheckpointError."""
+
+    @property
+    def plain_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the tensors that are numbers as they are, by name."""
+        ...
+
+    @property
+    def packed_names(self) -> Set[str]:
+        """Names that the packed weights would have unpacked."""
+        ...
+
+    def form(self, name: str, shape: tuple[int, int]) -> LinearForm:
+        """Return the form of a packed weight of an expected shape."""
+        ...
+
+    def read(self, name: str, shape: tuple[int, int]) -> LinearSpec:
+        """Read a packed weight of an expected shape."""
+        ...
+
+    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+        """Read the others: arrays of the library or, from files that it does not read, numpy's."""
+        ...
+
+
+def _files_of(folder: Path) -> _Files:
+    tensors = gguf_tensors(folder)
+    return _Safetensors.of(folder) if tensors is None else _Gguf(folder, tensors)
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
-    """The tensors of a checkpoint's files.
+class _Gguf:
+    """The tensors of a GGUF file, by the names of other checkpoints."""
+
+    folder: Path
+    tensors: Mapping[str, GgufTensor]
+
+    @property
+    def plain_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: one.shape for name, one in self.tensors.items() if one.is_float}
+
+    @property
+    def packed_names(self) -> set[str]:
+        return {name for name, one in self.tensors.items() if not one.is_float}
+
+    def form(self, name: str, shape: tuple[int, int]) -> LinearForm:
+        return self._expected(name, shape).form()
+
+    def read(self, name: str, shape: tuple[int, int]) -> LinearSpec:
+        return self._expected(name, shape).read()
+
+    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+        del framework
+        for name in self.plain_shapes:
+            yield name, self.tensors[name].numbers()
+
+    def _expected(self, name: str, shape: tuple[int, int]) -> GgufTensor:
+        found = self.tensors[name]
+        if found.shape != shape:
+            raise CheckpointError(
+                f"{self.folder}: tensor {name!r} is {found.shape}, expected {shape}"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Safetensors:
+    """The tensors of safetensors files.
 
     Attributes:
         layout: How weights are packed; None if none are.
@@ -128,8 +188,32 @@ class _Files:
     plain: Mapping[str, StoredTensor]
     packed: Mapping[str, Parts]
 
+    @property
+    def plain_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: stored.shape for name, stored in self.plain.items()}
+
+    @property
+    def packed_names(self) -> Set[str]:
+        return self.packed.keys()
+
+    def form(self, name: str, shape: tuple[int, int]) -> LinearForm:
+        assert self.layout is not None
+        return self.layout.form(shape, self.packed[name])
+
+    def read(self, name: str, shape: tuple[int, int]) -> LinearSpec:
+        assert self.layout is not None
+        return self.layout.read(shape, self.packed[name])
+
+    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+        with ExitStack() as stack:
+            handles: dict[Path, Any] = {}
+            for name, stored in self.plain.items():
+                if stored.path not in handles:
+                    handles[stored.path] = _opened(stored.path, stack, framework)
+                yield name, handles[stored.path].get_tensor(name)
+
     @staticmethod
-    def of(folder: Path) -> _Files:
+    def of(folder: Path) -> _Safetensors:
         """List a checkpoint's tensors. Raises CheckpointError."""
         # a file may be another checkpoint's, and have tensors of which this one has its own
         alone = folder.is_file() or (folder / _SINGLE).is_file()
@@ -142,7 +226,7 @@ class _Files:
         }
         layout = layout_of(folder)
         if layout is None:
-            return _Files(None, stored, {})
+            return _Safetensors(None, stored, {})
         packed = dict(_packed(layout, stored))
         used = {tensor.name for parts in packed.values() for tensor in parts.values()}
         plain = {
@@ -150,7 +234,7 @@ class _Files:
             for name, tensor in stored.items()
             if name not in used and not name.endswith(layout.unused)
         }
-        return _Files(layout, plain, packed)
+        return _Safetensors(layout, plain, packed)
 
 
 def _packed(
