@@ -46,6 +46,15 @@ def folder_of_gguf(path: Path, families: Iterable[Family]) -> Path:
     return write_folder(path, home_folder() / "gguf" / folder_name(path), families)
 
 
+def folder_of(path: Path, families: Iterable[Family]) -> Path:
+    """Return the folder of a checkpoint that is a folder or a GGUF file. Raises CheckpointError."""
+    if path.is_dir():
+        return path.resolve()
+    if not is_gguf(path):
+        raise CheckpointError(f"{path} is neither a checkpoint's folder nor a GGUF file")
+    return folder_of_gguf(path, families)
+
+
 def default_name(path: Path) -> str:
     """Return the name that a checkpoint gets without one: its file's or folder's."""
     return path.stem if is_gguf(path) else path.resolve().name
@@ -80,9 +89,7 @@ def add(path: Path, name: str, families: Iterable[Family]) -> Path:
         CheckpointError: There is no such file or folder, or it is broken.
     """
     place = home_folder() / "models" / check_name(name)
-    if not path.is_dir() and not is_gguf(path):
-        raise CheckpointError(f"{path} is neither a checkpoint's folder nor a GGUF file")
-    made = path.resolve() if path.is_dir() else folder_of_gguf(path, families)
+    made = folder_of(path, families)
     place.parent.mkdir(parents=True, exist_ok=True)
     remove(name)
     place.symlink_to(made, target_is_directory=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ class StoredTensor:
     def is_float(self) -> bool:
         """Whether it holds plain numbers of 16 bits or more."""
         return self.dtype in FLOATS
+
+    @property
+    def num_values(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
 
     def array(self) -> npt.NDArray[Any]:
         """Map the tensor, read-only; bfloat16 becomes float32, and 8-bit floats their codes."""

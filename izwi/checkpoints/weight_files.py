@@ -66,6 +66,24 @@ def read_tensors(
         CheckpointError: A tensor is missing, is not expected, or has another shape or a type that
             cannot be read; its name and both shapes are in the message.
     """
+    files = _checked(folder, shapes)
+    for name in sorted(files.packed_names):
+        yield name, files.read(name, _matrix(folder, name, shapes[name]))
+    yield from files.plain_tensors(framework)
+
+
+def check_tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check names, shapes and types of a checkpoint's tensors without reading their numbers.
+
+    Arguments and errors as of `read_tensors`.
+    """
+    files = _checked(folder, shapes)
+    for name in sorted(files.packed_names):
+        files.form(name, _matrix(folder, name, shapes[name]))
+
+
+def _checked(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> _Files:
+    """List the tensors of a checkpoint that has all that are expected. Raises CheckpointError."""
     files = _files_of(folder)
     names = files.plain_shapes.keys() | files.packed_names
     if unexpected := sorted(names - set(shapes)):
@@ -77,9 +95,7 @@ def read_tensors(
     if missing := set(shapes) - names:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CheckpointError(f"{folder}: missing tensor {min(missing)!r}{more}")
-    for name in sorted(files.packed_names):
-        yield name, files.read(name, _matrix(folder, name, shapes[name]))
-    yield from files.plain_tensors(framework)
+    return files
 
 
 def packed_forms(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, LinearForm]:
