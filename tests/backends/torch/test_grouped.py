@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,15 @@ FORMS = {
     "floats, uneven blocks": LinearForm(70, 96, 8, 40, Numbers.E4M3),
 }
 WITH_KERNEL = {"4 bits", "4 bits, wide groups", "4 bits, one group", "8 bits", "floats"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """With more, a row's last bits may depend on its batch (ADR 5)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def spec_of(form: LinearForm) -> LinearSpec:

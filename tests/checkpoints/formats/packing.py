@@ -310,7 +310,8 @@ def _cut(values: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 # Each format, as packer and configuration.
-FORMATS: dict[str, tuple[Packer, dict[str, Any]]] = {
+Format = tuple[Packer, dict[str, Any]]
+FORMATS: dict[str, Format] = {
     "gptq-4": (gptq(4, symmetric=True), gptq_config(4, symmetric=True)),
     "gptq-4-zeros-v2": (
         gptq(4, symmetric=False, version="gptq_v2"),
