@@ -101,18 +101,23 @@ class LinearSpec:
 
     def wide(self) -> Float32:
         """Compute the weight, (outputs, inputs) float32."""
-        form = self.form
-        group_of = self.group_of
-        if group_of is None:
+        form, values = self.form, self._numbers()
+        grouped, group_of = values, self.group_of
+        if form.has_even_groups:  # then each factor is broadcast to its group
+            grouped = values.reshape(form.outputs, -1, form.group)
+        elif group_of is None:
             group_of = np.arange(form.inputs) // form.group
-        values = self._numbers()
+
+        def spread(factor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return factor[..., None] if group_of is None else factor[:, group_of]
+
         if self.zeros is not None:
-            values -= self.zeros[:, group_of]
+            grouped -= spread(self.zeros)
         elif form.zero:
-            values -= np.float32(form.zero)
-        values *= self.scales[:, group_of]
+            grouped -= np.float32(form.zero)
+        grouped *= spread(self.scales)
         if self.offsets is not None:
-            values += self.offsets[:, group_of]
+            grouped += spread(self.offsets)
         return values
 
     def _numbers(self) -> Float32:

@@ -12,8 +12,11 @@ import pytest
 from izwi.backends.choice import open_backend
 from izwi.backends.protocol import Backend
 from izwi.backends.torch.backend import torch_backend
-from izwi.backends.torch.grouped import GroupedWeight, JoinedWeight
+from izwi.backends.torch.grouped import GroupedWeight, JoinedWeight, has_kernel
+from izwi.backends.torch.ops import TorchOps
 from izwi.checkpoints.folder import parse_config
+from izwi.checkpoints.formats.gguf_blocks import BLOCK_FORMATS
+from izwi.checkpoints.weight_files import read_tensors
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.chat import ChatInput
@@ -21,7 +24,7 @@ from izwi.request.request import Request
 from izwi.runner.planning import plan_folders
 from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.config import ChatConfig, tensor_shapes
-from tests.backends.kinds import backend_of, each_backend, needs_mlx
+from tests.backends.kinds import HAS_MLX, backend_of, each_backend, needs_mlx
 from tests.checkpoints.formats.packing import (
     FORMATS,
     Format,
@@ -36,8 +39,8 @@ from tests.random_weights import random_weights
 # Matrices that 32 divides, as MLX's groups need.
 CONFIG = TINY | {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 PROMPTS = [tuple(np.random.default_rng(n).integers(0, 256, 5 + 9 * n).tolist()) for n in range(4)]
-# What each backend multiplies as it is; MLX widens groups that it has no kernel for.
 BY_DAY = {"awq", "compressed-4-zeros-act-order", "fp8-blocks", "nf4-nested"}
+# What MLX multiplies as it is; it widens groups that it has no product for.
 KEPT_BY_MLX = {
     "gptq-4", "gptq-4-zeros-v2", "awq", "compressed-4", "compressed-8", "compressed-int8", "mlx-4",
     "mlx-6", "mlx-8",
@@ -179,3 +182,26 @@ def test_the_plan_counts_what_packed_weights_take(name: str, tmp_path: Path) -> 
             taken = sum(weight.nbytes for weight in model._weights.values())
             # joined weights have one order of inputs, and one table
             assert taken <= plan.of(served).weight_bytes <= taken * 1.03
+
+
+# As docs/models.md has it: what our kernels multiply, where they read 8-bit floats.
+KERNELS = {"gptq-4", "compressed-4", "compressed-int8", "compressed-fp8", "fp8-tensor"}
+CASES = [(name, name in KERNELS, name in KEPT_BY_MLX) for name in FORMATS]
+BLOCKS = [(kind, kind == "Q4_0", kind != "Q6_K") for kind in BLOCK_FORMATS]
+
+
+@pytest.mark.parametrize(("name", "cuda", "mlx"), CASES + BLOCKS)
+def test_each_backend_keeps_what_the_table_says(
+    name: str, cuda: bool, mlx: bool, tmp_path: Path
+) -> None:
+    if name in BLOCK_FORMATS:
+        forms = [BLOCK_FORMATS[name].form(512, 768)]
+    else:
+        packer, config = FORMATS[name]
+        weight = {"layers.0.w.weight": random_weights({"w": (64, 128)}, 1)["w"]}
+        write(tmp_path, packed_checkpoint(weight, packer, config), {})
+        forms = [w.form for _, w in read_tensors(tmp_path, {"layers.0.w.weight": (64, 128)}, "pt")]
+    assert [has_kernel(form, has_fp8=True) for form in forms] == [cuda]
+    assert [TorchOps().keeps_packed(form) for form in forms] == [True]
+    if HAS_MLX:
+        assert [backend_of("mlx").ops.keeps_packed(form) for form in forms] == [mlx]
