@@ -112,6 +112,20 @@ class GgufFile:
         return ", ".join(["GGUF", *sorted(counts, key=lambda kind: -counts[kind])])
 
 
+def _reader_of(path: Path) -> Any:
+    """Open the package's reader, which itself does not notice the end of a file."""
+    from gguf import GGUFReader
+
+    class BoundedReader(GGUFReader):  # type: ignore[misc]
+        def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **more: Any) -> Any:
+            end = int(offset) + np.dtype(dtype).itemsize * int(count)
+            if end > len(self.data):  # a length that is not true would be followed for ever
+                raise IndexError(f"{end} bytes are needed, there are {len(self.data)}")
+            return super()._get(offset, dtype, count, *rest, **more)
+
+    return BoundedReader(path)
+
+
 def read_gguf(path: Path, *, only: tuple[str, ...] = ()) -> GgufFile:
     """Open a GGUF file.
 
@@ -125,10 +139,8 @@ def read_gguf(path: Path, *, only: tuple[str, ...] = ()) -> GgufFile:
     """
     if find_spec("gguf") is None:
         raise CheckpointError(f"{path}: GGUF files need the package gguf: pip install 'izwi[gguf]'")
-    import gguf
-
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _reader_of(path)
         metadata = {
             name: field.contents()
             for name, field in reader.fields.items()

@@ -213,6 +213,11 @@ def test_broken_files_are_refused_by_name(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         with pytest.raises(CheckpointError, match=r"Q4_K_M\.gguf is not a GGUF file, or it is cut"):
             find(str(path))
+    key = b"tokenizer.ggml.token_type"  # a list of numbers: its length is behind two types
+    at = whole.index(key) + len(key) + 8
+    path.write_bytes(whole[:at] + (1 << 60).to_bytes(8, "little") + whole[at + 8 :])
+    with pytest.raises(CheckpointError, match=r"is not a GGUF file, or it is cut off: \d+ bytes"):
+        find(str(path))
     path.write_bytes(b"GGML" + whole[4:])
     with pytest.raises(CheckpointError, match="is not a GGUF file"):
         find(str(path))
