@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,7 @@ class RandomBackend(TorchBackend):
         self,
         folder: Path,  # noqa: ARG002
         shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),  # noqa: ARG002
     ) -> dict[str, Tensor]:
         """Draw weights of the given shapes, small enough that activations stay finite."""
         generator = torch.Generator(self.ops.device).manual_seed(0)

@@ -10,7 +10,9 @@ from izwi.errors import InvalidRequest
 POLICY_NAMES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
 ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
-WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
+# How a backend keeps the weights of large products: "auto" packed where the checkpoint packs them,
+# "float" always as numbers of the device's dtype.
+WEIGHTS = ("auto", "float", "int8", "fp8", "int4")
 _MAY_BE_ZERO = ("device_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
 
 

@@ -115,7 +115,13 @@ def _aliases(text: str, name: str) -> dict[str, str]:
 _SECONDS = "seconds"
 
 VARIABLES = (
-    Variable("IZWI_HOME", "home", _path, "folder", "stored voices, counts of keys, keys.toml"),
+    Variable(
+        "IZWI_HOME",
+        "home",
+        _path,
+        "folder",
+        "stored voices, named and pulled checkpoints, counts of keys, keys.toml",
+    ),
     Variable(
         *("IZWI_MAX_UPLOAD_MB", "max_upload_bytes", _megabytes),
         *("MiB", "largest uploaded file"),

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from izwi.backends.torch.grouped import Weight, widen
 from izwi.backends.torch.ops import rms_norm
-from izwi.backends.torch.quantized import Weight, quantized_weight, widen
+from izwi.backends.torch.quantized import quantized_weight
 from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import rows as triton_rows
 from izwi.backends.torch.triton.attention_decode import (

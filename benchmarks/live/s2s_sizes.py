@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,10 @@ class EndlessBackend(RandomBackend):
     """A backend with random weights for which a speech-to-speech model answers until its limit."""
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], packable: Container[str] = ()
     ) -> dict[str, Tensor]:
         """As `RandomBackend`, but ends of text and of audio are as unlikely as possible."""
-        weights = super().load_weights(folder, shapes)
+        weights = super().load_weights(folder, shapes, packable)
         for name, rows in _UNSAID.items():
             # the detokenizer's table has the same name and is shorter; it is not used
             if name in weights and len(weights[name]) > max(rows):

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ class WritingBackend(RandomBackend):
     """A backend that writes the weights it draws beside their configuration."""
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], packable: Container[str] = ()
     ) -> dict[str, Tensor]:
         """As `RandomBackend`, and write model.safetensors."""
-        weights = super().load_weights(folder, shapes)
+        weights = super().load_weights(folder, shapes, packable)
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         return weights
 

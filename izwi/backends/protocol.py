@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec, StateSpec
 from izwi.model.protocol import Model, ModelBackend, Pick
@@ -226,6 +227,10 @@ class Backend(ModelBackend, Protocol):
     @property
     def captures(self) -> bool:
         """Whether steps are captured into graphs with memory of their own."""
+        ...
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        """Return what a checkpoint's packed weight takes here: packed, or widened if it must be."""
         ...
 
     def memory(self) -> DeviceMemory:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from safetensors import SafetensorError, safe_open
 
 from izwi.errors import CheckpointError
 
@@ -31,22 +30,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return value
-
-
-def tensor_names(folder: Path) -> set[str]:
-    """Return the names in a folder's weight files, or in one file; empty if they cannot be read.
-
-    Loading reports the error.
-    """
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    single = folder if folder.is_file() else single
-    try:
-        if single.is_file():
-            with safe_open(single, framework="numpy") as handle:
-                return set(handle.keys())
-        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (SafetensorError, OSError, ValueError, KeyError):
-        return set()
 
 
 def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
+from izwi.checkpoints.added import added, default_name, folder_of_gguf, is_gguf
 from izwi.checkpoints.folder import read_json
+from izwi.checkpoints.gguf_folder import gguf_path
 from izwi.checkpoints.hub import DownloadProgress, Report, fetch, is_hub_id
 from izwi.errors import CheckpointError, ModelNotFound
 from izwi.model.capability import Capability
@@ -40,6 +42,11 @@ def families() -> dict[str, list[Family]]:
         for family in point.load():
             found.setdefault(family.model_type, []).append(family)
     return {name: sorted(same, key=lambda f: f.fits is None) for name, same in found.items()}
+
+
+def all_families() -> list[Family]:
+    """Return all families of installed distributions."""
+    return [family for same in families().values() for family in same]
 
 
 def embedded() -> dict[str, Path]:
@@ -154,13 +161,13 @@ class Registry:
         Raises:
             ModelNotFound: The name is none of these, or the hub has no such id.
         """
-        folder = self._folders.get(name) or embedded().get(name)
+        folder = self._folders.get(name) or embedded().get(name) or added().get(name)
         if folder is not None:
             return folder
         if not is_hub_id(name):
             raise ModelNotFound(
                 f"no model {name!r}: neither a hub id nor one of "
-                f"{', '.join(sorted({*self._folders, *embedded()}))}",
+                f"{', '.join(sorted({*self._folders, *embedded(), *added()}))}",
                 param="model",
             )
         if report is not None:
@@ -250,21 +257,24 @@ class Registry:
 
 
 def find(source: str, *, offline: bool = False) -> Path:
-    """Return the folder of a checkpoint: a path, an embedded name, or a hub id to fetch.
+    """Return the folder of a checkpoint: a path, an embedded or added name, or a hub id to fetch.
 
     Raises:
         ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
+        CheckpointError: A GGUF file is broken.
     """
     path = Path(source).expanduser()
     if source and path.is_dir():  # an empty name would be the current folder
         return path
-    here = embedded()
+    if is_gguf(path):
+        return folder_of_gguf(path, all_families())
+    here = {**added(), **embedded()}
     if source in here:
         return here[source]
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise ModelNotFound(
-            f"no checkpoint {source!r}: neither a folder, a hub id like Qwen/Qwen3-ASR-0.6B, nor "
-            f"one of {', '.join(sorted(here))}",
+            f"no checkpoint {source!r}: neither a folder, a GGUF file, a hub id like "
+            f"Qwen/Qwen3-ASR-0.6B, nor one of {', '.join(sorted(here))}",
             param="model",
         )
     return fetch(source, offline=offline)
@@ -281,10 +291,12 @@ def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
     Raises as `find`.
     """
     name, equals, rest = source.partition("=")
-    if equals and _NAME.fullmatch(name) and not Path(source).expanduser().is_dir():
+    path = Path(source).expanduser()
+    if equals and _NAME.fullmatch(name) and not path.exists():
         return name, find(rest, offline=offline)
     folder = find(source, offline=offline)
-    return folder.resolve().name if Path(source).is_dir() else source, folder
+    is_path = Path(source).is_dir() or is_gguf(path)
+    return default_name(path) if is_path else source, folder
 
 
 def _fingerprint(folder: Path) -> str:
@@ -296,6 +308,8 @@ def _fingerprint(folder: Path) -> str:
     found = set(folder.rglob("*.safetensors"))
     for index in folder.rglob("*.safetensors.index.json"):
         found.update(index.parent / name for name in read_json(index)["weight_map"].values())
+    if (packed := gguf_path(folder)) is not None:
+        found.add(packed)
     for path in sorted(found):
         with path.open("rb") as file:
             digest.update(file.read(1 << 16))

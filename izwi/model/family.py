@@ -27,6 +27,26 @@ class ModelModule(Protocol):
         ...
 
 
+# Returns a value of the metadata by key and type; raises CheckpointError without one.
+GgufValue = Callable[[str, type | tuple[type, ...]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFamily:
+    """How a family's checkpoints are stored in GGUF.
+
+    Attributes:
+        architecture: Its `general.architecture`.
+        published_name: Name of a tensor in other checkpoints; None for an unknown one.
+        config: Makes config.json of the metadata and of the tensors' shapes by published names.
+            Raises CheckpointError.
+    """
+
+    architecture: str
+    published_name: Callable[[str], str | None]
+    config: Callable[[GgufValue, Mapping[str, tuple[int, ...]]], dict[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """How to recognise and load one kind of checkpoint, from a folder in the published layout.
@@ -40,6 +60,7 @@ class Family:
             other.
         prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
             process.
+        gguf: How its checkpoints are stored in GGUF; None if they are not.
     """
 
     model_type: str
@@ -47,6 +68,7 @@ class Family:
     model: str
     fits: Callable[[Mapping[str, Any]], bool] | None = None
     prompts: tuple[type[Struct], ...] = ()
+    gguf: GgufFamily | None = None
 
     def load_model(self, folder: Path, backend: ModelBackend) -> Model:
         """Read configuration and weights.

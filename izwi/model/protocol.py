@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -189,8 +189,20 @@ class ModelBackend(Protocol):
     @property
     def ops(self) -> Ops: ...
 
-    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-        """Read the safetensors of a folder, or of one file.
+    def load_weights(
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),
+    ) -> Weights:
+        """Read the weights of a folder, or of one file.
+
+        Args:
+            folder: The folder, or one file.
+            shapes: Shape of every tensor.
+            packable: Matrices that the model only hands to `Ops.concat` (along the outputs),
+                `Ops.fold_norm`, `Ops.quantize` and then products, or to `Ops.take`. If the
+                checkpoint packs them, they may stay packed; others are widened.
 
         Raises:
             CheckpointError: A tensor is missing, unexpected, or of another shape; the message names

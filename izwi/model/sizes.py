@@ -26,6 +26,7 @@ class ModelSizes:
         encodes: Whether the model implements `izwi.model.encoders.Encodes`.
         encoders: Its audio encoders that take padded pieces.
         weights: Shapes of all tensors; of a model that is loaded, none.
+        packable: Names of matrices that may stay packed: see `ModelBackend.load_weights`.
     """
 
     layers: tuple[CacheSpec, ...]
@@ -35,6 +36,7 @@ class ModelSizes:
     encodes: bool = False
     encoders: tuple[EncoderSizes, ...] = ()
     weights: tuple[TensorShapes, ...] = ()
+    packable: frozenset[str] = frozenset()
 
     @staticmethod
     def from_model(model: Model) -> ModelSizes:

@@ -16,6 +16,7 @@ from izwi.backends.memory_plan import (
 )
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import family_of
+from izwi.checkpoints.weight_files import packed_forms
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
 from izwi.model.layers import KVSpec
@@ -187,7 +188,7 @@ def plan_folders(
 
 
 _OPTIONS = {"--weights int8": "int8", "--weights int4": "int4"}
-_BITS = {"auto": None, "int8": 8.0, "fp8": 8.0, "int4": 4.5}
+_BITS = {"auto": None, "float": None, "int8": 8.0, "fp8": 8.0, "int4": 4.5}
 
 
 def _fits(
@@ -218,6 +219,7 @@ def _plan_of_folders(
         if not memory.is_shared:
             graphs = estimated_graphs(sizes, backend.itemsize, config)
         weight_bytes = _weight_bytes(sizes.weights, backend.itemsize, _BITS[weights])
+        weight_bytes -= _saved_by_packing(folder, sizes, backend, _BITS[weights])
         needs.append(needs_of(name, sizes, backend, config, graphs, weight_bytes))
     shares = max(config.max_models, len(folders))
     return plan_memory(memory, needs, config, loaded=False, num_shares=shares)
@@ -233,11 +235,32 @@ def _weight_bytes(
         itemsize: Bytes of a number.
         quantized_bits: Bits of a number of the decoders' large products; None: not quantized.
     """
+    return sum(
+        _tensor_bytes(name, shape, itemsize, quantized_bits)
+        for shapes in files
+        for name, shape in shapes.items()
+    )
 
-    def num_bytes(name: str, shape: tuple[int, ...]) -> int:
-        product = len(shape) == 2 and ".layers." in name and "tower" not in name
-        if product and quantized_bits is not None:
-            return int(math.prod(shape) * quantized_bits / 8)
-        return math.prod(shape) * itemsize
 
-    return sum(num_bytes(name, shape) for shapes in files for name, shape in shapes.items())
+def _tensor_bytes(
+    name: str, shape: tuple[int, ...], itemsize: int, quantized_bits: float | None
+) -> int:
+    product = len(shape) == 2 and ".layers." in name and "tower" not in name
+    if product and quantized_bits is not None:
+        return int(math.prod(shape) * quantized_bits / 8)
+    return math.prod(shape) * itemsize
+
+
+def _saved_by_packing(
+    folder: Path, sizes: ModelSizes, backend: Backend, quantized_bits: float | None
+) -> int:
+    """Return how much less weights take that the checkpoint packs, and that stay packed."""
+    if not sizes.packable or not sizes.weights:
+        return 0
+    shapes = sizes.weights[0]
+    return sum(
+        _tensor_bytes(name, shapes[name], backend.itemsize, quantized_bits)
+        - backend.packed_bytes(form)
+        for name, form in packed_forms(folder, shapes).items()
+        if name in sizes.packable
+    )

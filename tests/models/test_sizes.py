@@ -38,10 +38,14 @@ def test_sizes_are_known_without_weights(
     family, write = CASES[kind]
     folder, backend = write(tmp_path / "m"), torch_backend("cpu", "float32")
     load, asked = backend.load_weights, list[Mapping[str, tuple[int, ...]]]()
+    packables: list[frozenset[str]] = []
 
-    def load_weights(place: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    def load_weights(
+        place: Path, shapes: Mapping[str, tuple[int, ...]], packable: frozenset[str] = frozenset()
+    ) -> Any:
         asked.append(shapes)
-        return load(place, shapes)
+        packables.append(packable)
+        return load(place, shapes, packable)
 
     monkeypatch.setattr(backend, "load_weights", load_weights)
     loaded, read = (
@@ -51,6 +55,10 @@ def test_sizes_are_known_without_weights(
     for name in ("layers", "max_positions", "vocabularies", "encodes"):
         assert getattr(read, name) == getattr(loaded, name)
     assert [dict(shapes) for shapes in read.weights] == [dict(shapes) for shapes in asked]
+    assert read.packable == packables[0]
+    assert read.packable <= set(read.weights[0])
+    assert read.packable
+    assert not any(packables[1:])  # of a codec's tensors none
     assert len(read.encoders) == len(loaded.encoders)
     for ours, theirs in zip(read.encoders, loaded.encoders, strict=True):
         assert list(ours.shapes) == list(theirs.shapes)

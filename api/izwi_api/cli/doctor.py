@@ -87,7 +87,8 @@ def doctor(
 ) -> None:
     """Check this machine; exit with 1 if something that izwi needs is missing or broken.
 
-    With --model, also print how the device's memory would be used, before anything is loaded.
+    With --model, also say what the checkpoint is, and how the device's memory would be used, before
+    anything is loaded.
     """
     from izwi_api.cli.running_server import DEFAULT_URL, NONE, running_server
 
@@ -221,12 +222,24 @@ def _plan(
         backend.limit_memory(config.device_bytes)
     try:
         folders = dict(named(source, offline=runtime.offline) for source in sources)
+        for name, folder in folders.items():
+            yield _described(name, folder)
         plan = plan_folders(folders, backend, config, runtime.weights)
     except (IzwiError, OSError) as error:
         yield Finding("memory", "plan", Status.FAILED, str(error))
         return
     for name, detail in plan.lines():
         yield Finding("memory", name, Status.OK, detail)
+
+
+def _described(name: str, folder: Path) -> Finding:
+    """Say what a checkpoint is: family, format, bits and size."""
+    from izwi.checkpoints.description import describe
+
+    try:
+        return Finding("checkpoints", name, Status.OK, str(describe(folder)))
+    except (IzwiError, OSError) as error:
+        return Finding("checkpoints", name, Status.FAILED, str(error))
 
 
 def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:

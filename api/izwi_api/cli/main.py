@@ -14,6 +14,7 @@ from izwi_api.cli import (
     doctor,
     keys,
     models,
+    pull,
     replay,
     say,
     serve,
@@ -67,6 +68,7 @@ for verb in (
     clone.clone,
     replay.replay,
     bench.bench,
+    pull.pull,
     warm.warm,
     doctor.doctor,
 ):

@@ -1,4 +1,4 @@
-"""`izwi models`: list models; load, unload and pull those of a running server."""
+"""`izwi models`: list and name models here; load, unload and pull those of a running server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, ModelNotFound
 from izwi_api.cli.options import ApiKey, Command, ListByDefault, ServerUrl
 from izwi_api.console import messages, report_failures
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     Change = Callable[[AsyncClient], AsyncGenerator[dict[str, Any]]]
 
 app = typer.Typer(
-    cls=ListByDefault, help="List models; load, unload and pull models on a running server."
+    cls=ListByDefault,
+    help="List models, name checkpoints of this machine; load, unload and pull on a server.",
 )
 
 Name = Annotated[
@@ -36,10 +38,12 @@ def list_models(
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List the server's models, or without a server the embedded ones.
+    """List the server's models, or without a server those added here and the embedded ones.
 
     --model takes also a folder or a hub id.
     """
+    from izwi.checkpoints.added import added
+    from izwi.checkpoints.gguf_folder import gguf_path
     from izwi.checkpoints.registry import embedded
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient
@@ -58,13 +62,62 @@ def list_models(
                     json.dumps({"name": name, "task": task}) if as_json else f"{name}\t{task}"
                 )
             return
-        found = embedded()
+        found = {**added(), **embedded()}
     for name, folder in found.items():
-        size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+        packed = gguf_path(folder)
+        files = [packed] if packed is not None else folder.resolve().rglob("*.safetensors")
+        size = sum(file.stat().st_size for file in files if file.is_file())
         if as_json:
             typer.echo(json.dumps({"name": name, "bytes": size, "folder": str(folder)}))
         else:
             typer.echo(f"{name}\t{size / 1e6:.1f} MB\t{folder}")
+
+
+@app.command(cls=Command)
+def add(
+    path: Annotated[Path, typer.Argument(help="A checkpoint's folder, or a GGUF file.")],
+    name: Annotated[
+        str | None, typer.Option(help="Its name; by default that of the file or folder.")
+    ] = None,
+) -> None:
+    """Check a checkpoint of this machine, and give it a name for --model."""
+    from izwi.checkpoints.added import default_name
+
+    with report_failures():
+        path = path.expanduser()
+        typer.echo(add_checkpoint(path, name or default_name(path)))
+
+
+@app.command(cls=Command)
+def remove(name: Annotated[str, typer.Argument(help="Name of an added checkpoint.")]) -> None:
+    """Forget the name of a checkpoint; its files stay."""
+    from izwi.checkpoints.added import remove as forget
+
+    with report_failures():
+        if not forget(name):
+            raise ModelNotFound(f"no checkpoint was added as {name!r}", param="model")
+    typer.echo(f"{name}\tremoved")
+
+
+def add_checkpoint(path: Path, name: str) -> str:
+    """Check a folder or GGUF file, name it, and return a line about it.
+
+    Raises:
+        CheckpointError: It is broken, or no family loads it.
+        InvalidRequest: The name cannot be used.
+    """
+    from izwi.checkpoints import added
+    from izwi.checkpoints.description import describe
+    from izwi.checkpoints.registry import all_families, embedded
+
+    if added.check_name(name) in embedded():
+        raise InvalidRequest(
+            f"{name!r} is an embedded checkpoint; give another name with --name", param="name"
+        )
+    families = all_families()
+    description = describe(added.folder_of(path, families))
+    added.add(path, name, families)
+    return f"{name}\t{description}"
 
 
 @app.command(cls=Command)

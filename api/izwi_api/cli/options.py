@@ -17,7 +17,11 @@ Dtype = Annotated[
     str, typer.Option(help="float32, bfloat16, float16, or auto for the device's default.")
 ]
 WeightsOption = Annotated[
-    str, typer.Option(help="Quantize the decoders' weights: int8, fp8 or int4; auto: do not.")
+    str,
+    typer.Option(
+        help="Quantize the decoders' weights: int8, fp8, int4; auto: as the checkpoint has them; "
+        "float: widen those that it packs."
+    ),
 ]
 KvDtypeOption = Annotated[str, typer.Option(help="Keys and values: auto, int8 or fp8.")]
 DeviceMibOption = Annotated[

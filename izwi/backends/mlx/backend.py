@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -14,14 +14,17 @@ from typing import cast
 import mlx.core as mx
 
 from izwi.backends.budget import free_host_kv_bytes
+from izwi.backends.kept_packed import KeptPacked
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
 from izwi.backends.mlx.launched import LaunchedSteps, can_launch
 from izwi.backends.mlx.ops import DTYPES, MlxOps
 from izwi.backends.mlx.paged_decode import metal_kernel
+from izwi.backends.mlx.quantized import MlxWeight
 from izwi.backends.mlx.sampler import MlxSampling
 from izwi.backends.mlx.state import MlxStateArena
 from izwi.backends.mlx.weights import load_weights
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.host.allocator import keep_freed
@@ -31,7 +34,7 @@ from izwi.model.tracks import Track
 
 # Share of the process memory that Metal recommends; the rest is for activations and the system.
 _DEVICE_SHARE = 0.6
-_BITS = {"auto": None, "int8": 8, "int4": 4}
+_BITS = {"auto": None, "float": None, "int8": 8, "int4": 4}
 
 
 class MlxBackend:
@@ -51,15 +54,25 @@ class MlxBackend:
         self._kept: weakref.WeakSet[MlxPagedKV | MlxStateArena] = weakref.WeakSet()
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, mx.array]:
-        """Read a folder's safetensors; see `izwi.backends.mlx.weights.load_weights`.
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),
+    ) -> dict[str, MlxWeight]:
+        """Read a folder's weights; see `izwi.backends.mlx.weights.load_weights`.
 
         From then on this thread computes in a stream that every thread may finish, because the
         step thread is the first to need what models prepare of their weights.
         """
         use_shared_stream()
-        return load_weights(folder, shapes, self.ops.dtype)
+        kept = KeptPacked(packable if self.ops.packs else (), self.ops.keeps_packed)
+        weights = load_weights(folder, shapes, self.ops.dtype, kept)
+        kept.warn(folder, self.device_name, self.dtype_name)
+        return weights
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        """Return what a checkpoint's packed weight takes, packed or widened."""
+        return self.ops.packed_bytes(form)
 
     @property
     def device_name(self) -> str:
@@ -212,7 +225,8 @@ def mlx_backend(
 
     Args:
         dtype: A key of DTYPES, or "auto": bfloat16 on a GPU, float32 on a CPU.
-        weights: Dtype of the decoders' weights: "auto" (as `dtype`), "int8" or "int4".
+        weights: Dtype of the decoders' weights: "auto" (as `dtype`, or as the checkpoint packs
+            them), "float", "int8" or "int4".
         attention: Must be "auto".
         launches_ahead: Whether the next step is launched before the host knows what the last one
             drew. None: on a GPU.
@@ -240,4 +254,7 @@ def mlx_backend(
         keep_freed()  # a GPU's arrays have an allocator of MLX's own, which keeps them
     if launches_ahead is None:
         launches_ahead = mx.default_device().type == mx.gpu
-    return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]), launches_ahead=launches_ahead)
+    return MlxBackend(
+        MlxOps(DTYPES[dtype], _BITS[weights], packs=weights != "float"),
+        launches_ahead=launches_ahead,
+    )

@@ -7,7 +7,7 @@ keeps each step in one graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +16,18 @@ import numpy.typing as npt
 from izwi.backends.mlx.attention import MlxAttention, MlxContext
 from izwi.backends.mlx.audio import MlxAudioOps
 from izwi.backends.mlx.conv import conv1d, conv_transpose1d
-from izwi.backends.mlx.quantized import MlxWeight, product, quantized_weight, ready_weight
+from izwi.backends.mlx.quantized import (
+    MlxWeight,
+    QuantizedMatrix,
+    joined_matrix,
+    packed_bytes,
+    packed_group,
+    product,
+    quantized_weight,
+    ready_weight,
+    wide_rows,
+)
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.ops.arithmetic import padded_columns
 from izwi.ops.protocol import AttentionContext, Ops, Snake
 
@@ -29,14 +40,21 @@ class MlxOps(MlxAttention, MlxAudioOps, Ops):
     Only the caches of attention contexts have side effects.
     """
 
-    def __init__(self, dtype: mx.Dtype = mx.float32, weight_bits: int | None = None):
+    def __init__(
+        self,
+        dtype: mx.Dtype = mx.float32,
+        weight_bits: int | None = None,
+        *,
+        packs: bool = True,
+    ):
         """Bind the operations.
 
         Args:
             dtype: Dtype of activations, and of weights that are not quantized.
             weight_bits: Bits of quantized weights: 8 or 4; None does not quantize.
+            packs: Whether weights that a checkpoint packs stay packed.
         """
-        self.dtype = dtype
+        self.dtype, self.packs = dtype, packs
         self._weight_bits = weight_bits
 
     # -- making and moving -------------------------------------------------------------------
@@ -61,7 +79,10 @@ class MlxOps(MlxAttention, MlxAudioOps, Ops):
     def arange(self, stop: int) -> mx.array:
         return mx.arange(stop, dtype=mx.int64)
 
-    def concat(self, arrays: Sequence[mx.array], axis: int) -> mx.array:
+    # Any: plain arrays give one, and packed weights a packed one
+    def concat(self, arrays: Sequence[Any], axis: int) -> Any:
+        if not all(isinstance(array, mx.array) for array in arrays):
+            return joined_matrix(arrays)
         return mx.concatenate(list(arrays), axis=axis)
 
     def stack(self, arrays: Sequence[mx.array], axis: int) -> mx.array:
@@ -70,7 +91,9 @@ class MlxOps(MlxAttention, MlxAudioOps, Ops):
     def transpose(self, x: mx.array, axes: Sequence[int]) -> mx.array:
         return mx.transpose(x, tuple(axes))
 
-    def take(self, x: mx.array, index: mx.array) -> mx.array:
+    def take(self, x: mx.array | QuantizedMatrix, index: mx.array) -> mx.array:
+        if isinstance(x, QuantizedMatrix):
+            return wide_rows(x, index)
         return mx.take(x, index, axis=0)
 
     def take_columns(self, x: mx.array, index: mx.array) -> mx.array:
@@ -88,10 +111,22 @@ class MlxOps(MlxAttention, MlxAudioOps, Ops):
             return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(left, right)])
         return mx.take(x, mx.array(padded_columns(x.shape[-1], left, right, mode)), axis=-1)
 
-    def quantize(self, weight: mx.array) -> MlxWeight:
+    def quantize(self, weight: MlxWeight) -> MlxWeight:
+        if not isinstance(weight, mx.array):
+            return weight
         if self._weight_bits is None:
             return ready_weight(weight)
         return quantized_weight(weight, self._weight_bits)
+
+    def keeps_packed(self, form: LinearForm) -> bool:
+        """Return whether a checkpoint's packed weight of this form stays packed."""
+        return self.packs and packed_group(form) is not None
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        """Return what a weight of this form takes, packed or widened."""
+        if self.keeps_packed(form):
+            return packed_bytes(form, int(self.dtype.size))
+        return form.outputs * form.inputs * int(self.dtype.size)
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: mx.array, weight: MlxWeight, bias: mx.array | None = None) -> mx.array:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import mlx.core as mx
+import numpy as np
+
+from izwi.checkpoints.linear_spec import LinearForm, LinearSpec, Numbers
 
 # Columns that share a scale and an offset: the first of these that divides the columns.
 _GROUPS = (64, 32)
+# Groups that MLX multiplies with.
+_PACKED_GROUPS = (128, 64, 32)
 
 # Rows for which copying a weight takes longer than what the product gains by it.
 _FEW_ROWS = 8
@@ -38,7 +44,75 @@ class QuantizedMatrix:
         return int(self.packed.nbytes + self.scales.nbytes + self.offsets.nbytes)
 
 
-MlxWeight: TypeAlias = mx.array | QuantizedMatrix
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedMatrix:
+    """Outputs of several weights of different forms, one after the other.
+
+    Attributes:
+        parts: (out, in) each.
+    """
+
+    parts: tuple[mx.array | QuantizedMatrix, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return sum(part.nbytes for part in self.parts)
+
+
+MlxWeight: TypeAlias = mx.array | QuantizedMatrix | JoinedMatrix
+
+
+def packed_group(form: LinearForm) -> int | None:
+    """Return the group in which MLX multiplies a weight of this form; None if it cannot."""
+    if form.numbers is not Numbers.INTEGER or not form.has_even_groups:
+        return None
+    return next((size for size in _PACKED_GROUPS if form.group % size == 0), None)
+
+
+def packed_bytes(form: LinearForm, itemsize: int) -> int:
+    """Return the bytes of a weight as MLX multiplies it; `packed_group` has a group for it."""
+    group = packed_group(form)
+    assert group is not None
+    scales = 2 * itemsize * form.outputs * (form.inputs // group)
+    return form.outputs * form.inputs * form.bits // 8 + scales
+
+
+def packed_matrix(spec: LinearSpec, dtype: mx.Dtype) -> QuantizedMatrix:
+    """Return a checkpoint's packed weight as MLX multiplies it; `packed_group` says which can."""
+    form, group = spec.form, packed_group(spec.form)
+    assert group is not None
+    zeros = np.float32(form.zero or 0) if spec.zeros is None else spec.zeros.astype(np.float32)
+    offsets = spec.offsets if spec.offsets is not None else -zeros * spec.scales
+    repeats = form.group // group
+    scales, offsets = (np.repeat(x, repeats, 1) for x in (spec.scales, offsets))
+    packed = mx.array(np.ascontiguousarray(spec.codes).view(np.uint32))
+    return QuantizedMatrix(
+        packed, mx.array(scales).astype(dtype), mx.array(offsets).astype(dtype), group, form.bits
+    )
+
+
+def joined_matrix(parts: Sequence[MlxWeight]) -> MlxWeight:
+    """Join the outputs of weights, of which some are packed."""
+    flat: list[mx.array | QuantizedMatrix] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, JoinedMatrix) else (part,)
+    packed = [part for part in flat if isinstance(part, QuantizedMatrix)]
+    if len(packed) < len(flat) or len({(part.group, part.bits) for part in packed}) > 1:
+        return JoinedMatrix(tuple(flat))
+    words, scales, offsets = (
+        mx.concatenate([getattr(part, name) for part in packed], axis=0)
+        for name in ("packed", "scales", "offsets")
+    )
+    return QuantizedMatrix(words, scales, offsets, packed[0].group, packed[0].bits)
+
+
+def wide_rows(weight: QuantizedMatrix, index: mx.array) -> mx.array:
+    """Return rows of a packed weight as numbers, (*index.shape, in)."""
+    packed, scales, offsets = (
+        mx.take(x, index, axis=0) for x in (weight.packed, weight.scales, weight.offsets)
+    )
+    return mx.dequantize(packed, scales, offsets, group_size=weight.group, bits=weight.bits)
 
 
 def quantized_weight(weight: mx.array, bits: int) -> MlxWeight:
@@ -65,6 +139,9 @@ def ready_weight(weight: mx.array) -> mx.array:
 
 def product(x: mx.array, weight: MlxWeight, bias: mx.array | None) -> mx.array:
     """X @ weight.T + bias over the last axis."""
+    if isinstance(weight, JoinedMatrix):
+        out = mx.concatenate([product(x, part, None) for part in weight.parts], axis=-1)
+        return out if bias is None else out + bias
     if isinstance(weight, QuantizedMatrix):
         out = mx.quantized_matmul(
             x,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 from izwi.backends.budget import free_host_kv_bytes
+from izwi.backends.kept_packed import KeptPacked
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
+from izwi.backends.torch.grouped import GroupedWeight
 from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.sampler import TorchSampling
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.weights import load_weights
 from izwi.cache.pages import pages_for
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import EngineConfig
 from izwi.errors import DeviceFull, InvalidRequest
 from izwi.model.layers import KVSpec, StateSpec
@@ -58,19 +61,30 @@ class TorchBackend:
         self._all_threads = torch.get_num_threads()
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Tensor]:
-        """Read a folder's safetensors; see `izwi.backends.torch.weights.load_weights`.
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),
+    ) -> dict[str, Tensor | GroupedWeight]:
+        """Read a folder's weights; see `izwi.backends.torch.weights.load_weights`.
 
         On a CPU this also sets the number of threads: one for small models, all for large ones.
         """
+        kept = KeptPacked(packable if self.ops.packs else (), self.ops.keeps_packed)
         with self.reporting_full_device():
-            weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
+            weights = load_weights(
+                folder, shapes, device=self.ops.device, dtype=self.ops.dtype, stays_packed=kept
+            )
+        kept.warn(folder, self.device_name, self.dtype_name)
         self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
         if self.ops.device.type == "cpu":
             small = self._loaded_bytes < _SMALL_BYTES
             torch.set_num_threads(1 if small else self._all_threads)
         return weights
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        """Return what a checkpoint's packed weight takes, packed or widened."""
+        return self.ops.packed_bytes(form)
 
     @property
     def device_name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,16 @@ from izwi.backends.torch.attention.dense import (
 )
 from izwi.backends.torch.audio import TorchAudioOps
 from izwi.backends.torch.conv import conv1d, conv_transpose1d, linear_in_fours
-from izwi.backends.torch.quantized import Weight, quantized_dtype, quantized_weight, widen
+from izwi.backends.torch.grouped import (
+    GroupedWeight,
+    JoinedWeight,
+    Weight,
+    joined_weight,
+    widen,
+)
+from izwi.backends.torch.quantized import quantized_dtype, quantized_weight
 from izwi.backends.torch.transfer import to_device
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import ATTENTIONS, require_one_of
 from izwi.errors import InvalidRequest
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Ops, Snake
@@ -52,7 +60,8 @@ class TorchOps(TorchAudioOps, Ops):
         Args:
             device: Device of the arrays.
             dtype: Dtype of activations, and of weights that are not quantized.
-            weights: Storage of quantized weights: one of WEIGHTS; "auto" does not quantize.
+            weights: Storage of quantized weights: one of WEIGHTS; "auto" quantizes nothing, but
+                keeps what checkpoints pack, and "float" widens that, too.
             attention: Attention of the decoders: one of ATTENTIONS.
 
         Raises:
@@ -61,6 +70,7 @@ class TorchOps(TorchAudioOps, Ops):
         self.device = torch.device(device)
         self.dtype = dtype
         self._quantized_dtype = quantized_dtype(weights, self.device)
+        self.packs = weights != "float"  # whether weights that a checkpoint packs may stay so
         self.attends_with = _choose_attention(attention, self.attentions)
         self._last_view: WindowView | None = None
 
@@ -97,8 +107,11 @@ class TorchOps(TorchAudioOps, Ops):
     def arange(self, stop: int) -> Tensor:
         return torch.arange(stop, device=self.device)
 
-    def concat(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
-        return torch.cat(list(arrays), dim=axis)
+    # Any: plain arrays give one, and packed weights a packed one
+    def concat(self, arrays: Sequence[Any], axis: int) -> Any:
+        if all(isinstance(array, Tensor) for array in arrays):
+            return torch.cat(list(arrays), dim=axis)
+        return joined_weight(arrays)  # along the outputs
 
     def stack(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
         return torch.stack(list(arrays), dim=axis)
@@ -106,7 +119,9 @@ class TorchOps(TorchAudioOps, Ops):
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         return x.permute(tuple(axes))
 
-    def take(self, x: Tensor, index: Tensor) -> Tensor:
+    def take(self, x: Tensor | GroupedWeight, index: Tensor) -> Tensor:
+        if isinstance(x, GroupedWeight):
+            return x.rows(index).wide(self.dtype)
         return F.embedding(index, x)
 
     def take_columns(self, x: Tensor, index: Tensor) -> Tensor:
@@ -118,18 +133,29 @@ class TorchOps(TorchAudioOps, Ops):
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
 
-    def quantize(self, weight: Tensor) -> Weight:
-        return (
-            weight
-            if self._quantized_dtype is None
-            else quantized_weight(weight, self._quantized_dtype)
-        )
+    def quantize(self, weight: Weight) -> Weight:
+        if self._quantized_dtype is None or not isinstance(weight, Tensor):
+            return weight
+        return quantized_weight(weight, self._quantized_dtype)
+
+    def keeps_packed(self, form: LinearForm) -> bool:
+        """Return whether a checkpoint's packed weight of this form stays packed."""
+        del form  # every form can be widened a few outputs at a time
+        return self.packs
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        """Return what a weight of this form takes, packed or widened."""
+        if self.keeps_packed(form):
+            return form.num_bytes
+        return form.outputs * form.inputs * self.dtype.itemsize
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         return widen(weight, dtype)
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, GroupedWeight | JoinedWeight) and x.device.type == "cpu":
+            return linear_by_blocks(x, weight, bias)
         weight = self._wide(weight, x.dtype)
         if x.device.type != "cpu":
             # otherwise columns of a transposed array are read one by one, at a fifth of the speed
@@ -316,6 +342,22 @@ class TorchOps(TorchAudioOps, Ops):
         if last is None or last.key != (tokens, window, spec) or last.start is not start:
             self._last_view = last = WindowView(start, tokens, window, spec)
         return last
+
+
+def linear_by_blocks(
+    x: Tensor, weight: GroupedWeight | JoinedWeight, bias: Tensor | None
+) -> Tensor:
+    """Multiply with a packed weight on a CPU, of which a few outputs are widened at a time."""
+    flat = x.reshape(-1, x.shape[-1])
+    out = x.new_empty((flat.shape[0], weight.shape[0]))
+    start = 0
+    for block in weight.blocks(x.dtype):
+        stop = start + block.shape[0]
+        out[:, start:stop] = linear_in_fours(
+            flat, block, None if bias is None else bias[start:stop]
+        )
+        start = stop
+    return out.view(*x.shape[:-1], -1)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

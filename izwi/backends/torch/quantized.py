@@ -83,7 +83,8 @@ class PackedWeight(QuantizedWeight):
         return whole.view(*self.scale.shape, self.group).mul_(self.scale[..., None]).flatten(1)
 
 
-Weight: TypeAlias = Tensor | QuantizedWeight
+# What our kernels multiply.
+KernelWeight: TypeAlias = Tensor | QuantizedWeight
 
 
 def quantized_weight(weight: Tensor, stored: torch.dtype) -> QuantizedWeight:
@@ -131,11 +132,6 @@ def _packed(weight: Tensor) -> PackedWeight:
     return PackedWeight(values, scale)
 
 
-def widen(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """Dequantize a weight for the library's matrix products."""
-    return weight if isinstance(weight, Tensor) else weight.wide(dtype)
-
-
 def quantized_dtype(weights: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype in which to store weights, or None to leave them unquantized.
 
@@ -148,13 +144,14 @@ def quantized_dtype(weights: str, device: torch.device) -> torch.dtype | None:
         InvalidRequest: `weights` is unknown, or the device does not support it.
     """
     require_one_of("weights", weights, WEIGHTS)
-    if weights == "fp8" and not _has_fp8(device):
+    if weights == "fp8" and not has_fp8(device):
         raise InvalidRequest("weights 'fp8' are not available on this device", param="weights")
     kinds = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": FOUR_BITS}
     return kinds.get(weights)
 
 
-def _has_fp8(device: torch.device) -> bool:
+def has_fp8(device: torch.device) -> bool:
+    """Return whether products read e4m3 there: our kernels on CUDA, or a conversion on a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
     return device.type == "cpu"

@@ -1,13 +1,16 @@
-"""Load a checkpoint's safetensors to a torch device."""
+"""Load a checkpoint's weights to a torch device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from izwi.backends.torch.grouped import GroupedWeight, grouped_weight
+from izwi.checkpoints.linear_spec import LinearForm, LinearSpec
 from izwi.checkpoints.weight_files import read_tensors
 
 
@@ -17,20 +20,29 @@ def load_weights(
     *,
     device: torch.device,
     dtype: torch.dtype,
-) -> dict[str, Tensor]:
+    stays_packed: Callable[[str, LinearForm], bool] = lambda _name, _form: False,
+) -> dict[str, Tensor | GroupedWeight]:
     """Read the tensors named in `shapes`; floats are cast to `dtype`.
 
     Args:
-        folder: A checkpoint's folder, or one safetensors file.
+        folder: A checkpoint's folder, or one file of weights.
         shapes: Shape of every tensor of the checkpoint.
         device: Device of the result.
         dtype: Dtype of floats.
+        stays_packed: Whether a packed weight stays so; others are widened, one by one.
 
     Raises:
         CheckpointError: As `read_tensors`.
     """
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Tensor | GroupedWeight] = {}
     for name, tensor in read_tensors(folder, shapes, "pt"):
+        if isinstance(tensor, LinearSpec):
+            if stays_packed(name, tensor.form):
+                weights[name] = grouped_weight(tensor, device)
+                continue
+            tensor = torch.from_numpy(tensor.wide())
+        elif isinstance(tensor, np.ndarray):
+            tensor = torch.from_numpy(tensor)
         keep = not tensor.is_floating_point()
         weights[name] = tensor.to(device=device, dtype=tensor.dtype if keep else dtype)
     return weights

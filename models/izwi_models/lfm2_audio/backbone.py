@@ -23,17 +23,18 @@ _GATE_UP = ("feed_forward.gate_up", ("feed_forward.w1", "feed_forward.w3"))
 _NORM, _MLP_NORM = "operator_norm.weight", "ffn_norm.weight"
 
 
-def pack(ops: Ops, weights: Weights, config: BackboneConfig) -> dict[str, Array]:
+def pack(ops: Ops, weights: dict[str, Array], config: BackboneConfig) -> dict[str, Array]:
     """Concatenate weights that share an input, and prepare them for products.
 
     Args:
         ops: The backend's operations.
-        weights: Tensors by checkpoint name; those outside the backbone stay as they are.
+        weights: Tensors by checkpoint name, changed in place; those outside the backbone stay as
+            they are.
         config: Sizes.
 
-    Returns: The weights for `hidden_states`.
+    Returns: The same weights, for `hidden_states`.
     """
-    packed = dict(weights)
+    packed = weights
     for n in range(config.num_hidden_layers):
         layer = f"{PREFIX}layers.{n}."
         is_conv = config.is_conv(n)

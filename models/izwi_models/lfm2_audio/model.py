@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from izwi.checkpoints.folder import read_json, tensor_names
+from izwi.checkpoints.folder import read_json
+from izwi.checkpoints.weight_files import tensor_names
 from izwi.errors import CheckpointError
 from izwi.model.layers import CacheSpec
 from izwi.model.protocol import UNKNOWN, ModelBackend, Pick
@@ -189,7 +190,8 @@ def load_model(folder: Path, backend: ModelBackend) -> LFM2Audio:
     """
     config, encoder = _read_configs(folder)
     ops = backend.ops
-    weights = dict(backend.load_weights(folder, _shapes(folder, config, encoder)))
+    shapes = _shapes(folder, config, encoder)
+    weights = dict(backend.load_weights(folder, shapes, _packable(shapes)))
     for name in unused_shapes(config):
         weights.pop(name, None)
     segments = SegmentEncoder(ops, weights, encoder)
@@ -204,6 +206,7 @@ def read_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
     config, encoder = _read_configs(folder)
     codec, _, codec_shapes = _codec_files(folder, config)
+    shapes = _shapes(folder, config, encoder)
     return ModelSizes(
         config.lfm.layers,
         config.lfm.max_position_embeddings,
@@ -211,7 +214,8 @@ def read_sizes(folder: Path) -> ModelSizes:
         _codec_sizes(codec),
         encodes=True,
         encoders=(SegmentSizes(encoder),),
-        weights=(_shapes(folder, config, encoder), codec_shapes),
+        weights=(shapes, codec_shapes),
+        packable=_packable(shapes),
     )
 
 
@@ -223,6 +227,12 @@ def _read_configs(folder: Path) -> tuple[LFM2AudioConfig, EncoderConfig]:
 def _shapes(folder: Path, config: LFM2AudioConfig, encoder: EncoderConfig) -> TensorShapes:
     unused = {n: s for n, s in unused_shapes(config).items() if n in tensor_names(folder)}
     return tensor_shapes(config) | encoder_shapes(encoder, config.lfm.hidden_size) | unused
+
+
+def _packable(shapes: TensorShapes) -> frozenset[str]:
+    # those of the backbone's layers, which `backbone.pack` takes packed, too
+    layers = f"{backbone.PREFIX}layers."
+    return frozenset(n for n, shape in shapes.items() if n.startswith(layers) and len(shape) == 2)
 
 
 def _codec_files(

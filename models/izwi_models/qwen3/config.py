@@ -5,6 +5,7 @@ Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from izwi.model.layers import PagedAttention
@@ -83,3 +84,11 @@ def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ..
     }
     shapes[f"{prefix}norm.weight"] = (hidden,)
     return shapes
+
+
+def layer_matrices(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> frozenset[str]:
+    """Return the names of the stack's weights that `decoder.pack` takes packed, too."""
+    layers = f"{prefix}layers."
+    return frozenset(
+        name for name, shape in shapes.items() if name.startswith(layers) and len(shape) == 2
+    )

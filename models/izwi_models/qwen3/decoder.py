@@ -19,7 +19,9 @@ _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
 _ALONE = ("self_attn.o_proj", "mlp.down_proj")
 
 
-def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict[str, Array]:
+def pack(
+    ops: Ops, weights: dict[str, Array], config: DecoderConfig, prefix: str
+) -> dict[str, Array]:
     """Concatenate weights that share an input, for fewer and longer products, and prepare them.
 
     `decode` also accepts unpacked weights and then packs them on each call, so that gradients reach
@@ -27,15 +29,16 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
 
     Args:
         ops: The backend's operations.
-        weights: Tensors by checkpoint name; those outside the stack stay as they are.
+        weights: Tensors by checkpoint name, changed in place, so that both forms are never held
+            of all; those outside the stack stay as they are.
         config: Sizes of the stack.
         prefix: See `decode`.
 
-    Returns: The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and
-        all factors of products processed by `Ops.fold_norm` and `Ops.quantize`. Folded norms are
-        removed.
+    Returns: The same weights with `qkv_proj` and `gate_up_proj` in place of the parts of each
+        layer, and all factors of products processed by `Ops.fold_norm` and `Ops.quantize`. Folded
+        norms are removed.
     """
-    packed = dict(weights)
+    packed = weights
     for n in range(config.num_hidden_layers):
         layer = f"{prefix}layers.{n}."
         for norm_name, (joined, parts) in ((NORM, _QKV), (MLP_NORM, _GATE_UP)):

@@ -108,6 +108,7 @@ def token_sizes(
     text: TextConfig,
     weights: TensorShapes,
     *,
+    packable: frozenset[str],
     vocabulary: int | None = None,
     encoders: Seq[EncoderSizes] = (),
 ) -> ModelSizes:
@@ -116,6 +117,7 @@ def token_sizes(
     Args:
         text: Sizes of the decoder.
         weights: Shapes of the checkpoint's tensors.
+        packable: Names of those that may stay packed.
         vocabulary: Ids of the output track; default: text.
         encoders: Its audio encoders.
     """
@@ -126,4 +128,5 @@ def token_sizes(
         encodes=True,
         encoders=tuple(encoders),
         weights=(weights,),
+        packable=packable,
     )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.model.protocol import ModelBackend
-from izwi.model.sizes import ModelSizes
+from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
@@ -23,7 +23,7 @@ from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel, token_sizes
 from izwi_models.qwen3_aligner.config import AlignerConfig, read_config, tensor_shapes
 from izwi_models.qwen3_aligner.prompt import prompt_of
-from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
+from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX, packable
 from izwi_models.qwen3_asr.embedding import (
     ClipEncoder,
     WindowEncoder,
@@ -71,7 +71,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
         CheckpointError: A file, key or tensor is missing or wrong; the message names it.
     """
     config = read_config(folder)
-    weights = backend.load_weights(folder, tensor_shapes(config))
+    shapes = tensor_shapes(config)
+    weights = dict(backend.load_weights(folder, shapes, _packable(shapes)))
     weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text, TEXT_PREFIX)
     return Qwen3Aligner(backend.ops, weights, config)
@@ -80,9 +81,15 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
 def read_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
     config = read_config(folder)
+    shapes = tensor_shapes(config)
     return token_sizes(
         config.text,
-        tensor_shapes(config),
+        shapes,
+        packable=_packable(shapes),
         vocabulary=config.thinker_config.classify_num,
         encoders=encoder_sizes(config.audio),
     )
+
+
+def _packable(shapes: TensorShapes) -> frozenset[str]:
+    return packable(shapes) - {HEAD}

@@ -13,7 +13,7 @@ from typing import Protocol
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.config import TextConfig, layer_matrices
 from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 
 AUDIO_PREFIX = "thinker.audio_tower."
@@ -180,6 +180,11 @@ def tensor_shapes(config: Parts, *, with_head: bool | None = None) -> Shapes:
     if with_head:
         shapes[HEAD] = (text.vocab_size, text.hidden_size)
     return shapes
+
+
+def packable(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Return the matrices that may stay packed: the decoder's, the embedding and the head."""
+    return layer_matrices(shapes, TEXT_PREFIX) | ({EMBEDDING, HEAD} & shapes.keys())
 
 
 def _audio_shapes(config: AudioConfig) -> Shapes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.checkpoints.folder import tensor_names
+from izwi.checkpoints.weight_files import tensor_names
 from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
@@ -21,6 +21,7 @@ from izwi_models.qwen3_asr.config import (
     HEAD,
     TEXT_PREFIX,
     AsrConfig,
+    packable,
     read_config,
     tensor_shapes,
 )
@@ -75,7 +76,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3ASR:
         CheckpointError: A file, key or tensor is missing or wrong; it is named.
     """
     config = read_config(folder)
-    weights = dict(backend.load_weights(folder, _shapes(folder, config)))
+    shapes = _shapes(folder, config)
+    weights = dict(backend.load_weights(folder, shapes, packable(shapes)))
     if config.text.tie_word_embeddings:
         weights.pop(HEAD, None)
     weights = pack_encoder(backend.ops, weights, config.audio)
@@ -87,7 +89,8 @@ def read_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
     config = read_config(folder)
     shapes = _shapes(folder, config)
-    return token_sizes(config.text, shapes, encoders=encoder_sizes(config.audio))
+    encoders = encoder_sizes(config.audio)
+    return token_sizes(config.text, shapes, packable=packable(shapes), encoders=encoders)
 
 
 def _shapes(folder: Path, config: AsrConfig) -> TensorShapes:

@@ -14,7 +14,7 @@ from typing import Any
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi.request.request import SamplingParams
-from izwi_models.qwen3.config import TextConfig
+from izwi_models.qwen3.config import TextConfig, layer_matrices
 from izwi_models.qwen3.config import tensor_shapes as decoder_shapes
 
 PREFIX = "model."
@@ -102,6 +102,11 @@ def tensor_shapes(
     if with_head is None:
         with_head = not config.tie_word_embeddings
     return shapes | {HEAD: table} if with_head else shapes
+
+
+def packable(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Return the matrices that may stay packed: all of them."""
+    return layer_matrices(shapes, PREFIX) | ({EMBEDDING, HEAD} & shapes.keys())
 
 
 def _rotation(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from izwi.checkpoints.folder import tensor_names
+from izwi.checkpoints.weight_files import tensor_names
 from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
@@ -29,6 +29,7 @@ from izwi_models.qwen3_chat.config import (
     HEAD,
     PREFIX,
     ChatConfig,
+    packable,
     read_config,
     tensor_shapes,
 )
@@ -91,7 +92,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
         CheckpointError: A file, key or tensor is missing or wrong; it is named.
     """
     config = read_config(folder)
-    weights = dict(backend.load_weights(folder, _shapes(folder, config)))
+    shapes = _shapes(folder, config)
+    weights = dict(backend.load_weights(folder, shapes, packable(shapes)))
     if config.tie_word_embeddings:
         weights.pop(HEAD, None)
     weights = pack(backend.ops, weights, config, PREFIX)
@@ -102,7 +104,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
 def read_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
     config = read_config(folder)
-    return token_sizes(config, _shapes(folder, config))
+    shapes = _shapes(folder, config)
+    return token_sizes(config, shapes, packable=packable(shapes))
 
 
 def _shapes(folder: Path, config: ChatConfig) -> TensorShapes:

@@ -236,7 +236,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3TTS:
     """
     config = read_config(folder)
     codec_config = read_codec_config(folder, config)
-    weights = backend.load_weights(folder, tensor_shapes(config))
+    shapes = tensor_shapes(config)
+    weights = dict(backend.load_weights(folder, shapes, talker.packable(shapes)))
     codec_weights = backend.load_weights(folder / CODEC_FOLDER, codec.tensor_shapes(codec_config))
     codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
     clones = config.speaker_encoder_config is not None
@@ -253,6 +254,7 @@ def read_sizes(folder: Path) -> ModelSizes:
         encoders.append(SpeakerSizes(speakers))
         if not config.clones_by_vector:
             encoders.append(CodeSizes(codec_config))
+    shapes = tensor_shapes(config)
     return ModelSizes(
         config.talker_config.layers,
         config.talker_config.max_position_embeddings,
@@ -260,7 +262,8 @@ def read_sizes(folder: Path) -> ModelSizes:
         CodecSizes(codec_config),
         encodes=True,
         encoders=tuple(encoders),
-        weights=(tensor_shapes(config), codec.tensor_shapes(codec_config)),
+        weights=(shapes, codec.tensor_shapes(codec_config)),
+        packable=talker.packable(shapes),
     )
 
 

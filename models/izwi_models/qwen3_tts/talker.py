@@ -6,14 +6,18 @@ positions, which are always equal, so the plain one of `izwi_models.qwen3.decode
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from izwi.model.protocol import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi_models.qwen3.config import layer_matrices
 from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig
 from izwi_models.qwen3_tts.prompt import NOTHING
 
+_TEXT = "talker.model.text_embedding.weight"
 _HEAD = "talker.codec_head.weight"
 _PREDICTOR = "talker.code_predictor."
 _TO_PREDICTOR = f"{_PREDICTOR}small_to_mtp_projection"
@@ -24,11 +28,18 @@ _OFFSETS = "talker.code_offsets"  # (codebooks,) int64, row of the first code of
 _PREDICTOR_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
 
 
-def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
+def packable(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Return the matrices that may stay packed: products of the stacks, heads, and text."""
+    others = {name for name in shapes if name in (_TEXT, _HEAD) or "lm_head." in name}
+    stacks = ("talker.model.", f"{_PREDICTOR}model.")
+    return frozenset(others).union(*(layer_matrices(shapes, stack) for stack in stacks))
+
+
+def prepare(ops: Ops, weights: dict[str, Array], config: TTSConfig) -> dict[str, Array]:
     """Prepare weights for serving: join tables, project the predictor's, quantize the heads.
 
     Otherwise every frame would join and project again. All functions of this module also accept
-    plain weights, which training needs for gradients.
+    plain weights, which training needs for gradients. The weights are changed in place.
     """
     talker = config.talker_config
     ready = pack(ops, weights, talker, "talker.model.")
@@ -50,7 +61,7 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
 
 def embed_text(ops: Ops, weights: Weights, ids: Array) -> Array:
     """Embed text tokens and project them to the talker's width: (n,) int64 -> (n, hidden)."""
-    x = ops.take(weights["talker.model.text_embedding.weight"], ids)
+    x = ops.take(weights[_TEXT], ids)
     name = "talker.text_projection.linear_fc"
     x = ops.silu(ops.linear(x, weights[f"{name}1.weight"], weights[f"{name}1.bias"]))
     return ops.linear(x, weights[f"{name}2.weight"], weights[f"{name}2.bias"])

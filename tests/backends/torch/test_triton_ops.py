@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from izwi.backends.torch.attention.dense import ScratchCache
+from izwi.backends.torch.grouped import GroupedWeight, JoinedWeight, widen
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.quantized import quantized_weight, widen
+from izwi.backends.torch.quantized import quantized_weight
 from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import ops as triton_ops
 from izwi.backends.torch.triton.attention_decode import ScratchDecode
 from izwi.backends.torch.triton.ops import TritonOps
+from izwi.checkpoints.linear_spec import LinearForm, Numbers
 from izwi.config import WEIGHTS
 from izwi.ops.protocol import AttentionSpec
 from tests.ops.devices import DEVICE, assert_near, normal
@@ -44,7 +46,7 @@ def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.Monke
     plain, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
     made = TritonOps(DEVICE, F32, weights).quantize(plain)
     weight = widen(made, F32)
-    assert (weight is plain) == (weights == "auto")
+    assert (weight is plain) == (weights in ("auto", "float"))
     normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
     assert_near(TRITON.linear(x, made, bias), TORCH.linear(x, weight, bias), F32)
     assert_near(TRITON.normed_linear(x, norm, EPS, made), normed, F32)
@@ -107,8 +109,8 @@ def test_what_may_leave_float16_and_quantized_weights_keep_their_norms() -> None
 def test_a_quantized_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
     """The library would have to be given a wide copy, whatever it prefers for full weights."""
     x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)
-    assert not triton_ops._takes_product(x, full)
-    assert triton_ops._takes_product(x, quantized_weight(full, torch.int8))
+    assert not triton_ops._takes_product(full, x)
+    assert triton_ops._takes_product(quantized_weight(full, torch.int8), x)
 
 
 def test_a_slice_of_tokens_is_multiplied() -> None:
@@ -161,3 +163,30 @@ def test_other_contexts_go_through_torch() -> None:
         for ops in (TORCH, TRITON)
     )
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        LinearForm(24, 64, 4, 32, zero=8),
+        LinearForm(24, 64, 8, 64, zero=128),
+        LinearForm(24, 64, 8, 64, Numbers.E4M3),
+    ],
+    ids=["int4", "int8", "fp8"],
+)
+def test_a_published_weight_is_multiplied_by_the_kernels(form: LinearForm) -> None:
+    codes = torch.randint(0, 126, (24, 64 * form.bits // 8), dtype=torch.uint8)
+    scale = torch.rand(24, form.num_groups) / 100 + 0.001
+    weight = GroupedWeight(form, codes.to(DEVICE), scale.to(DEVICE))
+    norm, ops = normal(64, seed=4), TritonOps(DEVICE, F32)
+    assert ops.fold_norm(norm, weight) == (norm, weight)
+    made, wide = ops.quantize(weight), weight.wide(F32)
+    assert ops.packed_bytes(form) == made.nbytes
+    assert torch.equal(widen(made, F32), wide)
+    for rows in (1, 5, 70):
+        x, residual = normal(rows, 64, seed=1), normal(rows, 24, seed=2)
+        assert_near(ops.linear(x, made), TORCH.linear(x, wide), F32)
+        added = ops.linear_add(x, made, residual.clone())
+        assert_near(added, residual + TORCH.linear(x, wide), F32)
+    other = JoinedWeight((weight, normal(8, 64, seed=3)))
+    assert torch.equal(ops.quantize(other), torch.cat([wide, other.parts[1]]))

@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from izwi.backends.torch.quantized import PackedWeight, QuantizedWeight, Weight
+from izwi.backends.torch.quantized import KernelWeight, PackedWeight, QuantizedWeight
 from izwi.backends.torch.triton.launch import lines_of, overlap_option
 from izwi.backends.torch.triton.linear_kernels import all_rows, few_rows, many_rows
 from izwi.backends.torch.triton.linear_tiles import (
@@ -35,7 +35,7 @@ MAX_ROWS = 64
 _FOLDED_ROWS = 16
 
 
-def takes(rows: int, weight: Weight) -> bool:
+def takes(rows: int, weight: KernelWeight) -> bool:
     """Return whether there is a kernel for this number of rows and this weight."""
     if not 0 < rows <= MAX_ROWS:
         return False
@@ -46,7 +46,7 @@ def takes(rows: int, weight: Weight) -> bool:
 
 def linear(
     x: Tensor,
-    weight: Weight,
+    weight: KernelWeight,
     *,
     bias: Tensor | None = None,
     norm: Tensor | None = None,
@@ -75,7 +75,7 @@ def linear(
 
 def gated_linear(
     x: Tensor,
-    weight: Weight,
+    weight: KernelWeight,
     *,
     norm: Tensor | None = None,
     eps: float | None = None,
@@ -101,7 +101,7 @@ def gated_linear(
 
 def _launch(
     x: Tensor,
-    weight: Weight,
+    weight: KernelWeight,
     out: Tensor,
     tiles: Tiles | None,
     *,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
 from izwi.backends.torch.attention.dense import ScratchCache
+from izwi.backends.torch.grouped import (
+    GroupedWeight,
+    JoinedWeight,
+    Weight,
+    has_kernel,
+    kernel_bytes,
+    kernel_weight,
+)
 from izwi.backends.torch.ops import TorchOps
-from izwi.backends.torch.quantized import PackedWeight, QuantizedWeight, Weight
+from izwi.backends.torch.quantized import KernelWeight, PackedWeight, QuantizedWeight, has_fp8
 from izwi.backends.torch.triton import conv as triton_conv
 from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import packed as triton_packed
@@ -19,6 +29,7 @@ from izwi.backends.torch.triton.attention_decode import (
     takes_heads,
 )
 from izwi.backends.torch.triton.rows import PendingNorm
+from izwi.checkpoints.linear_spec import LinearForm
 from izwi.ops.attention import divide
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 
@@ -51,7 +62,22 @@ class TritonOps(TorchOps):
             return triton_rows.widen(weight, dtype)
         return super()._wide(weight, dtype)
 
+    def quantize(self, weight: Weight) -> Weight:
+        if isinstance(weight, GroupedWeight):
+            return kernel_weight(weight)
+        if isinstance(weight, JoinedWeight):  # of forms for which no kernel is
+            return weight.wide(self.dtype)
+        return super().quantize(weight)
+
+    def keeps_packed(self, form: LinearForm) -> bool:
+        return super().keeps_packed(form) and has_kernel(form, has_fp8=has_fp8(self.device))
+
+    def packed_bytes(self, form: LinearForm) -> int:
+        return kernel_bytes(form) if self.keeps_packed(form) else super().packed_bytes(form)
+
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        if not isinstance(weight, Tensor):
+            return super().fold_norm(norm, weight)
         # values before the norm may exceed float16; quantized weights keep their own kernels
         fits = weight.dtype in (torch.bfloat16, torch.float32) and self._quantized_dtype is None
         if not fits or not triton_rows.takes_row(weight.shape[1]):
@@ -60,27 +86,23 @@ class TritonOps(TorchOps):
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        if not _takes_product(x, weight):
+        if not _takes_product(weight, x):
             return super().linear(x, weight, bias)
         out = triton_linear.linear(_rows(x), weight, bias=bias)
         return out.view(*x.shape[:-1], -1)
 
     def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
-        if not _takes_product(x, weight):
+        if not _takes_product(weight, x):
             plain: Tensor = super().normed_linear(x, norm, eps, weight)
             return plain
         out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
         return out.view(*x.shape[:-1], -1)
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
-        if _takes_product(x, weight):
+        if _takes_product(weight, x):
             out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
             return out.view(residual.shape)
-        if (
-            isinstance(weight, QuantizedWeight)
-            or not _takes(x, weight)
-            or not residual.is_contiguous()
-        ):
+        if not isinstance(weight, Tensor) or not _takes(x, weight) or not residual.is_contiguous():
             plain: Tensor = super().linear_add(x, weight, residual)
             return plain
         # in place, or the library would copy the residual first
@@ -88,7 +110,7 @@ class TritonOps(TorchOps):
         return added.view(residual.shape)
 
     def gated_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
-        if _takes_product(x, weight):
+        if _takes_product(weight, x):
             out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
         elif norm is not None or not _takes(x, x):
             plain: Tensor = super().gated_linear(x, norm, eps, weight)
@@ -237,7 +259,7 @@ class TritonOps(TorchOps):
             and self.attends_with == "triton"
             and isinstance(context, PagedDecode | ScratchDecode)
             and context.takes_pending
-            and not _takes_product(x, weight)
+            and not _takes_product(weight, x)
         ):
             q, k, v = divide(self.linear(x, weight), spec)
             pending = PendingNorm(_rows(x), eps)
@@ -262,7 +284,9 @@ def _takes(x: Tensor, weight: Tensor) -> bool:
     return x.dtype == weight.dtype and x.dtype in _DTYPES and x.numel() > 0 and not differentiated
 
 
-def _takes_product(x: Tensor, weight: Weight) -> bool:
+def _takes_product(weight: Weight, x: Tensor) -> TypeGuard[KernelWeight]:
+    if isinstance(weight, GroupedWeight | JoinedWeight):
+        return False
     rows = x.numel() // x.shape[-1]
     if not triton_linear.takes(rows, weight):
         return False
