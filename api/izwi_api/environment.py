@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from izwi.errors import InvalidRequest
-from izwi_api.settings import MEGABYTE, Access, Settings, check_lead_ms, check_origin, key_digest
+from izwi_api.settings import (
+    MEGABYTE,
+    Access,
+    Settings,
+    check_lead_ms,
+    check_origin,
+    key_digest,
+    vad_name,
+)
 from izwi_api.voices.reference_hosts import parse_host
 
 Parse = Callable[[str, str], Any]
@@ -182,6 +190,10 @@ VARIABLES = (
         *("IZWI_LIVE_LEAD_MS", "live_lead_ms", _lead_ms),
         "milliseconds; 0: as fast as it is generated",
         "audio that live voice sends ahead of its playback, unless the session asks for another",
+    ),
+    Variable(
+        *("IZWI_LIVE_VAD", "live_vad", vad_name, "`webrtc` or `silero`"),
+        "what detects speech in live voice, unless the session asks for another",
     ),
     Variable(
         *("IZWI_MAX_HEAD_S", "pace.max_head_s", _above_zero, _SECONDS),

@@ -6,7 +6,9 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, get_args
 
 from izwi.audio.limits import DecodeLimits
 from izwi.errors import InvalidRequest
@@ -30,6 +32,9 @@ MEGABYTE = 1024 * 1024
 DEFAULT_LEAD_MS = 250
 # A lead shorter than one chunk of audio would leave gaps.
 LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
+# Detectors of speech in live sessions.
+VadName = Literal["webrtc", "silero"]
+SILERO_PACKAGE = "silero_vad"
 _SHORT_KEY_CHARS = 16
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
 
@@ -127,6 +132,7 @@ class Settings:
         session_limits: Limits of one session of `/v1/realtime`.
         live_lead_ms: Milliseconds of audio that a live session is sent ahead of its playback,
             unless it asks for another lead; 0: as fast as it is made.
+        live_vad: What detects speech in live sessions that ask for nothing else.
         hung_after_s: Seconds after which an API server or engine that stops responding is killed.
         resume_within_s: Seconds for which requests wait for another engine after theirs has died;
             0: they fail at once.
@@ -157,6 +163,7 @@ class Settings:
     sessions: SessionCounts = field(default_factory=SessionCounts)
     session_limits: SessionLimits = field(default_factory=SessionLimits)
     live_lead_ms: int = DEFAULT_LEAD_MS
+    live_vad: VadName = "webrtc"
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
     offline: bool = False
@@ -196,6 +203,26 @@ def check_lead_ms(lead_ms: float, param: str) -> int:
             param=param,
         )
     return round(lead_ms)
+
+
+def vad_name(text: str, param: str) -> VadName:
+    """Return the name of a detector of speech. Raises InvalidRequest if it is none."""
+    if text == "webrtc":
+        return "webrtc"
+    if text == "silero":
+        return "silero"
+    names = " or ".join(get_args(VadName))
+    raise InvalidRequest(f"{param} must be {names}, got {text!r}", param=param)
+
+
+def check_vad(name: VadName, param: str) -> None:
+    """Raise InvalidRequest if a detector of speech is not installed."""
+    if name == "silero" and find_spec(SILERO_PACKAGE) is None:
+        raise InvalidRequest(
+            f"{param}: Silero's detector is not installed here; run pip install 'izwi[silero]', "
+            "or use webrtc",
+            param=param,
+        )
 
 
 def check_origin(text: str, param: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +25,7 @@ from benchmarks.measure import write_result
 from benchmarks.quality.people_speech import RATE, Clip, prompts, read_g722
 from izwi.arrays import Float32
 from izwi_api.realtime.hearing.vad import FRAME_SAMPLES, VoiceDetector
+from izwi_api.settings import VadName
 
 _AROUND_S = 1.0
 _BELOW_LOUDEST_DB = 40.0
@@ -66,9 +69,9 @@ class Silero:
         return np.array(found, np.float32)[np.minimum(at, len(found) - 1)]
 
 
-def ours(samples: Float32) -> Frames:
+def ours(samples: Float32, vad: VadName = "webrtc") -> Frames:
     """Return the probability of speech of each frame, as live sessions use it."""
-    return np.array([frame.speech for frame in VoiceDetector().write(samples)], np.float32)
+    return np.array([frame.speech for frame in VoiceDetector(vad).write(samples)], np.float32)
 
 
 def webrtc(samples: Float32) -> Frames:
@@ -120,9 +123,13 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=30)
     args = parser.parse_args()
     clips = prompts(read_g722, ".g722")[: args.clips]
-    detectors = {"izwi (WebRTC and spectrum)": ours, "WebRTC": webrtc}
+    detectors: dict[str, Callable[[Float32], Frames]] = {
+        "izwi (WebRTC and spectrum)": ours,
+        "WebRTC": webrtc,
+    }
     if find_spec("onnxruntime") and find_spec("silero_vad"):
         detectors["Silero"] = Silero().judge
+        detectors["izwi (Silero)"] = partial(ours, vad="silero")
     truths: dict[tuple[str, int], list[Any]] = {}
     found: dict[tuple[str, int, str], list[Frames]] = {}
     around = np.zeros(round(_AROUND_S * RATE), np.float32)

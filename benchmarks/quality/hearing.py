@@ -56,7 +56,14 @@ def over_telephone(speech: Float32) -> Float32:
     return np.fft.irfft(spectrum, len(speech)).astype(np.float32)
 
 
-def _clips(espeak: Espeak, texts: list[str]) -> list[Float32]:
+def pairs_of(first: list[Float32], second: list[Float32]) -> list[Float32]:
+    """Join clips of equal index, with 0.1 to 1.5 s of silence between them."""
+    draw = np.random.default_rng(0)
+    pauses = [np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32) for _ in first]
+    return [np.concatenate(parts) for parts in zip(first, pauses, second, strict=True)]
+
+
+def unseen_clips(espeak: Espeak, texts: list[str]) -> list[Float32]:
     """Return speech of voices that were not trained, at 16 kHz."""
     voices = [voice for voice in all_voices() if voice.heldout]
     return [at_16k(spoken(espeak, t, voices[i % len(voices)])) for i, t in enumerate(texts)]
@@ -64,7 +71,7 @@ def _clips(espeak: Espeak, texts: list[str]) -> list[Float32]:
 
 async def disturbed_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
     """Measure the WER in noise, babble, a small room and over the telephone; unseen voices."""
-    clean = _clips(espeak, texts)
+    clean = unseen_clips(espeak, texts)
     others = [
         [clean[(i + 3 * n) % len(clean)] for n in range(1, _TALKERS + 1)] for i in range(len(clean))
     ]
@@ -114,16 +121,14 @@ async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict
     following = texts[1:] + texts[:1]
     said = [f"{first} {second}" for first, second in zip(texts, following, strict=True)]
     least = [len(words(a)) + len(words(b)) / 2 for a, b in zip(texts, following, strict=True)]
-    clips = _clips(espeak, texts)
+    clips = unseen_clips(espeak, texts)
     answers = {
         "two sentences in one clip": clips[1:] + clips[:1],
-        "two sentences of one voice": _clips(espeak, following),
+        "two sentences of one voice": unseen_clips(espeak, following),
     }
     rows = []
     for label, second in answers.items():
-        draw = np.random.default_rng(0)
-        pauses = [np.zeros(round(draw.uniform(*_PAUSES_S) * RATE), np.float32) for _ in texts]
-        pairs = [np.concatenate(parts) for parts in zip(clips, pauses, second, strict=True)]
+        pairs = pairs_of(clips, second)
         heard = await gather(pairs, lambda _, clip: world.transcribe_16k(clip))
         missing = [len(words(text)) < count for text, count in zip(heard, least, strict=True)]
         rows.append(

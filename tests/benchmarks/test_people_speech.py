@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import people_speech
-from benchmarks.quality.people import held_out_questions
+from benchmarks.quality.people import disturbed, held_out_questions
+from benchmarks.quality.people_speech import RATE, Clip
+from benchmarks.quality.transcribers import read_speech, write_speech
 from izwi_models.tiny.recipes.people.phrases import question
 
 
@@ -53,6 +55,7 @@ def test_voices_whose_packages_are_missing_say_nothing(monkeypatch: pytest.Monke
     assert people_speech.flite(["Hello."], "slt") == []
     assert people_speech.festival(["Hello."], "kal_diphone") == []
     assert people_speech.piper(["Hello."]) == []
+    assert people_speech.kokoro(["Hello."], people_speech.KOKORO_WOMAN) == []
 
 
 def test_questions_for_judging_are_none_that_are_trained() -> None:
@@ -60,3 +63,35 @@ def test_questions_for_judging_are_none_that_are_trained() -> None:
     dice = random.Random(3)
     assert len(set(asked)) == 60
     assert not {question(dice) for _ in range(600)} & set(asked)
+
+
+def _clips(*lengths_s: float) -> list[Clip]:
+    draw = np.random.default_rng(1)
+    return [
+        Clip(0.1 * draw.normal(size=round(RATE * length)).astype(np.float32), f"Clip {length}.")
+        for length in lengths_s
+    ]
+
+
+def test_disturbed_clips_say_the_same_and_pairs_say_both() -> None:
+    first, second = _clips(1.0, 1.5), _clips(0.5, 0.7)
+    made = disturbed(first, second)
+    *single, pairs = made.values()
+    for clips in single:
+        assert [clip.text for clip in clips] == ["Clip 1.0.", "Clip 1.5."]
+        assert [len(clip.samples) for clip in clips] == [len(clip.samples) for clip in first]
+        assert not np.array_equal(clips[0].samples, first[0].samples)
+    assert [clip.text for clip in pairs] == ["Clip 1.0. Clip 0.7.", "Clip 1.5. Clip 0.5."]
+    assert RATE * 1.8 <= len(pairs[0].samples) <= RATE * 3.2
+    assert not any(disturbed([], []).values())
+
+
+def test_speech_is_read_as_it_was_written(tmp_path: Path) -> None:
+    speech = {"a person, 8 kHz": _clips(0.2, 0.1), "flite slt": _clips(0.3)}
+    write_speech(speech, tmp_path / "clips")
+    found = read_speech(tmp_path / "clips")
+    assert found.keys() == speech.keys()
+    for what, clips in speech.items():
+        for clip, other in zip(clips, found[what], strict=True):
+            assert clip.text == other.text
+            np.testing.assert_allclose(clip.samples, other.samples, atol=2e-5)

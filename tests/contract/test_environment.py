@@ -20,6 +20,7 @@ EXAMPLES = {
     "folder": "/elsewhere",
     "file": "/elsewhere",
     "0 or 1": "0",
+    "`webrtc` or `silero`": "silero",
     "milliseconds; 0: as fast as it is generated": "400",
     "a key": "a-key-of-some-length",
     "`https://a.example,...` or `*`": "https://a.example",

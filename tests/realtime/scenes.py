@@ -28,6 +28,7 @@ class Scene:
         echo: Of the loudspeaker in the microphone.
         behind: A recorded sound in the background, and how far it is below speech in dB.
         turns: Settings of turn detection.
+        by_silero: What happens with Silero's detector, where it differs.
         prepared: Of each answer that was prepared early, whether it was given; None: not looked at.
     """
 
@@ -39,6 +40,7 @@ class Scene:
     behind: tuple[str, float] | None = None
     turns: dict[str, Any] = field(default_factory=dict)
     prepared: list[bool] | None = None
+    by_silero: str | None = None
 
     @property
     def background(self):
@@ -95,7 +97,7 @@ SCENES = {
     "another person asks": Scene(cut("woman"), "SERSXER", pauses=True),
     "people talk far away": Scene(ANSWERED, "SERD", True, behind=("woman-talks", 25.0)),
     "music begins over the answer": Scene(over("pad"), "SERD", True),
-    "music": Scene((0.4, "music", 1.0, "pad", 2.0), "SE", prepared=[False]),
+    "music": Scene((0.4, "music", 1.0, "pad", 2.0), "SE", prepared=[False], by_silero=""),
     "a dialling tone": Scene((0.4, "dial", 2.0), ""),
     "music behind a question": Scene(ANSWERED, "SERD", True, behind=("pad", 10.0)),
     "noise at 10 dB": Scene(ANSWERED, "SERD", True, behind=("noise", 10.0)),
@@ -138,6 +140,24 @@ async def perform(scene, phone):
             await phone.until_sent(step[1])
         else:
             await phone.hear(recorded(step))
+
+
+def session(**turns):
+    """Settings of a session whose words are transcribed."""
+    turns = {"type": "server_vad"} | turns
+    audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
+    return {"audio": audio}
+
+
+def play(world, scene, **server):
+    """Hold the conversation; return the phone. `server` are settings of the server."""
+    return world.talk(
+        lambda phone, _: perform(scene, phone),
+        session=session(**scene.turns),
+        echo=scene.echo,
+        background=scene.background,
+        server=server,
+    )
 
 
 LETTERS = {

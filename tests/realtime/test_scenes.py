@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-from tests.realtime.scenes import AT_NIGHT, SCENES, happened, perform
+from tests.realtime.scenes import AT_NIGHT, SCENES, happened, play, session
 from tests.realtime.world import World, recorded
 
 DELTA = "conversation.item.input_audio_transcription.delta"
@@ -17,21 +19,6 @@ PAUSED_S = 0.12
 def world(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         yield World(tmp_path_factory.mktemp("world"), patch)
-
-
-def session(**turns):
-    turns = {"type": "server_vad"} | turns
-    audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
-    return {"audio": audio}
-
-
-def play(world, scene):
-    return world.talk(
-        lambda phone, _: perform(scene, phone),
-        session=session(**scene.turns),
-        echo=scene.echo,
-        background=scene.background,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +60,18 @@ def test_each_scene_gives_the_expected_events(world, question, undisturbed, name
         sent = [e.at_s for e in phone.of("response.output_audio.delta")
                 if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip
         assert max(sent, default=0.0) <= answer.at_s, "audio after the end of an answer"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("silero_vad") is None, reason="pip install 'izwi[silero]'")
+@pytest.mark.parametrize("name", SCENES)
+def test_each_scene_gives_the_expected_events_with_silero(world, undisturbed, name):
+    scene = SCENES[name]
+    phone = play(world, scene, live_vad="silero")
+    assert happened(phone) == (scene.happens if scene.by_silero is None else scene.by_silero)
+    answers = [made.event["response"]["id"] for made in phone.of("response.created")]
+    if scene.is_undisturbed:
+        assert [phone.audio(answer) == undisturbed for answer in answers] == [True] * len(answers)
 
 
 def test_an_answer_prepared_for_a_client_that_leaves_is_counted_as_unused(world):

@@ -110,7 +110,7 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
 def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
     rng = np.random.default_rng(5)
     audio = rng.integers(-3000, 3000, 24_000 * 40, np.int16).tobytes()
-    whole, in_pieces = (InputBuffer(WIRE) for _ in range(2))
+    whole, in_pieces = (InputBuffer(WIRE, "webrtc") for _ in range(2))
     whole.write(audio)
     start = 0
     while start < len(audio):
@@ -138,7 +138,7 @@ def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:
 @pytest.mark.slow
 def test_an_append_costs_the_same_in_a_long_turn() -> None:
     """Ten minutes in one turn: each append used to copy all of it, which blocked the event loop."""
-    buffer = InputBuffer(WIRE)
+    buffer = InputBuffer(WIRE, "webrtc")
     piece = bytes(960)  # 20 ms
 
     def of_400() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +104,18 @@ def recorded(name, level_db=0.0):
     if name not in _known:
         _known[name] = at_24_khz(*soundfile.read(SOUNDS / f"{name}.opus", dtype="float32"))
     return _known[name] * np.float32(10 ** (level_db / 20))
+
+
+@contextmanager
+def spoken_by(sounds):
+    """Let `recorded` return other sounds, by name, for a while."""
+    before = dict(_known)
+    _known.update(sounds)
+    try:
+        yield
+    finally:
+        _known.clear()
+        _known.update(before)
 
 
 def rms(samples):

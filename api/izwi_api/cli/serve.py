@@ -33,7 +33,9 @@ from izwi_api.settings import (
     Settings,
     check_lead_ms,
     check_origin,
+    check_vad,
     key_digest,
+    vad_name,
 )
 from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
@@ -115,6 +117,14 @@ LiveLeadOption = Annotated[
         "it is generated. Sessions may ask for another. Default: 250, or IZWI_LIVE_LEAD_MS.",
     ),
 ]
+LiveVadOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What detects speech in live voice: webrtc, or silero, which hears people in noise "
+        "better (pip install 'izwi[silero]'). Sessions may ask for another. Default: webrtc, or "
+        "IZWI_LIVE_VAD.",
+    ),
+]
 ApiServersOption = Annotated[
     int,
     typer.Option(
@@ -179,6 +189,7 @@ def serve(
     manage_models: ManageModelsOption = False,
     max_models: MaxModelsOption = 5,
     live_lead_ms: LiveLeadOption = None,
+    live_vad: LiveVadOption = None,
     drain_s: DrainOption = 30.0,
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
@@ -202,7 +213,7 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        settings = replace(_settings(live_lead_ms), access=access, offline=offline)
+        settings = replace(_settings(live_lead_ms, live_vad), access=access, offline=offline)
         settings = replace(settings, require_consent=require_consent, manage_models=manage_models)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
@@ -251,12 +262,16 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
     )
 
 
-def _settings(live_lead_ms: int | None) -> Settings:
-    """Return the environment's value of a setting that has no option."""
+def _settings(live_lead_ms: int | None, live_vad: str | None) -> Settings:
+    """Return the environment's settings, those of live voice overridden by the options."""
     settings = read_settings(os.environ)
-    if live_lead_ms is None:
-        return settings
-    return replace(settings, live_lead_ms=check_lead_ms(live_lead_ms, "--live-lead-ms"))
+    if live_lead_ms is not None:
+        lead_ms = check_lead_ms(live_lead_ms, "--live-lead-ms")
+        settings = replace(settings, live_lead_ms=lead_ms)
+    if live_vad is not None:
+        settings = replace(settings, live_vad=vad_name(live_vad, "--live-vad"))
+    check_vad(settings.live_vad, "IZWI_LIVE_VAD" if live_vad is None else "--live-vad")
+    return settings
 
 
 def _access(

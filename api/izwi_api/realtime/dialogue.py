@@ -22,13 +22,20 @@ from izwi_api.realtime.hearing.transcriber import SpeechTranscriber
 from izwi_api.realtime.hearing.vad import SpeechFrame
 from izwi_api.realtime.protocol.errors import REFUSALS, EventError
 from izwi_api.realtime.protocol.items import Conversation, Item, new_item_id
-from izwi_api.realtime.protocol.settings import RealtimeSettings, Settings, detection_of, input_wire
+from izwi_api.realtime.protocol.settings import (
+    RealtimeSettings,
+    Settings,
+    detection_of,
+    input_wire,
+    vad_of,
+)
 from izwi_api.realtime.protocol.transcript_events import TranscriptEvents
 from izwi_api.realtime.turns import events
 from izwi_api.realtime.turns.machine import advance
 from izwi_api.realtime.turns.rules import Rules
 from izwi_api.realtime.turns.state import State
 from izwi_api.services.context import Services
+from izwi_api.settings import VadName
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +67,7 @@ class Dialogue:
         is_ear = isinstance(settings, RealtimeSettings) and takes_audio(services, settings.model)
         rules = Rules(hears_words=hears, answers_words=hears and not is_ear)
         self._state = State(detection_of(settings), rules)
-        self._buffer = InputBuffer(input_wire(settings))
+        self._buffer = InputBuffer(input_wire(settings), self._vad)
         self._overlap = OverlapCheck()
         self._microphone = Microphone(self._buffer, self._overlap)
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
@@ -80,8 +87,13 @@ class Dialogue:
         """Apply new settings from now on."""
         self.settings = settings
         self._buffer.convert(input_wire(settings))
+        self._buffer.detect_with(self._vad)
         if detection_of(settings) != self._state.detection:
             self._advance_turns(events.Configure(detection_of(settings)))
+
+    @property
+    def _vad(self) -> VadName:
+        return vad_of(self.settings, self._services.settings.live_vad)
 
     def append(self, audio: bytes) -> None:
         """Add input audio. Raises EventError."""

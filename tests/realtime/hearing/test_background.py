@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soxr
 
+from izwi_api.realtime.hearing.background import Background
 from izwi_api.realtime.hearing.overlap import OverlapCheck
 from izwi_api.realtime.hearing.vad import SpeechFrame, VoiceDetector
 from tests.realtime.world import recorded
@@ -90,3 +91,19 @@ def test_frames_that_sound_like_speech_and_are_taken_for_music_are_marked():
     assert np.mean([frame.is_hidden for frame in music]) > 0.1
     assert not any(frame.is_hidden and frame.speech >= 0.5 for frame in music)
     assert not any(frame.is_hidden for frame in VoiceDetector().write(np.zeros(32_000, np.float32)))
+
+
+def test_level_hides_speech_only_where_a_detector_that_knows_pauses_finds_none():
+    """Sound of one level: hidden from its start on, heard after a pause, hidden again after 4 s."""
+    background = Background()
+    draw = np.random.default_rng(4)
+
+    def hidden(count, is_voiced):
+        loud = 0.1 * draw.normal(size=(count, 320)).astype(np.float32)
+        return [background.hides(frame, is_voiced, knows_pauses=True) for frame in loud]
+
+    assert all(hidden(50, True))
+    hidden(10, False)
+    after = hidden(300, True)
+    assert not any(after[:190])
+    assert all(after[210:])

@@ -24,6 +24,8 @@ _LEVEL_FRAMES = 3
 _PAST_FRAMES = 75
 _QUANTILE = 0.1
 _LEAST_ABOVE_DB = 6.0
+# A speaker pauses within this time.
+_LONGEST_BREATH_FRAMES = 200
 # Tones: magnitudes of 64 ms, compared with those of 120 ms before.
 _WINDOW = INPUT_RATE * 64 // 1000
 _TAPER = np.hanning(_WINDOW)
@@ -46,18 +48,25 @@ class Background:
         self._levels_db: deque[float] = deque(maxlen=_PAST_FRAMES)
         self._recent = np.zeros(_WINDOW, np.float32)
         self._shapes: deque[Float32] = deque(maxlen=_APART_FRAMES + 1)
+        self._has_paused = False
+        self._num_since_pause = 0
         self._steady: deque[tuple[bool, bool]] = deque(maxlen=_TONE_FRAMES)
 
-    def hides(self, frame: Float32, is_voiced: bool) -> bool:
+    def hides(self, frame: Float32, is_voiced: bool, *, knows_pauses: bool = False) -> bool:
         """Process the next frame and return whether it is background that sounds like a voice.
 
         Args:
             frame: Samples at 16 kHz.
             is_voiced: Whether the speech detector classified it as speech.
+            knows_pauses: The detector takes no noise for speech. Then the level counts only
+                where it has found no pause for 4 s, as with many voices together.
         """
         is_low = self._is_low(frame)
         is_music = self._is_music(frame, is_voiced)
-        return is_low or is_music
+        self._num_since_pause = self._num_since_pause + 1 if is_voiced else 0
+        has_paused = self._has_paused and self._num_since_pause < _LONGEST_BREATH_FRAMES
+        self._has_paused |= not is_voiced
+        return is_music or (is_low and not (knows_pauses and has_paused))
 
     def _is_low(self, frame: Float32) -> bool:
         self._powers.append(float(np.mean(np.square(frame))))

@@ -22,6 +22,7 @@ from izwi_api.services.transcription.live import (
     SegmentText,
     open_live_transcription,
 )
+from izwi_api.settings import VadName
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +77,10 @@ class InputBuffer:
         wire: Format of the client's bytes.
     """
 
-    def __init__(self, wire: WireFormat):
+    def __init__(self, wire: WireFormat, vad: VadName):
         self.wire = wire
         self._decoder = InputDecoder(wire)
-        self._detector = VoiceDetector()
+        self._detector = VoiceDetector(vad)
         self._bytes = bytearray()
         self._first_byte = 0  # position of the first sample kept
         self._rest = np.zeros(0, np.float32)  # of audio in an earlier format
@@ -123,6 +124,10 @@ class InputBuffer:
         self.wire, self._decoder = wire, InputDecoder(wire)
         self._first_byte = wire.num_bytes(start_ms)
         self._bytes = bytearray(wire.encode(samples))
+
+    def detect_with(self, vad: VadName) -> None:
+        """Detect speech with this detector from now on."""
+        self._detector.use(vad)
 
     def clear(self) -> None:
         """Drop all audio."""

@@ -1,8 +1,9 @@
-"""Speech probability of each frame of a stream, from WebRTC's voice activity detector."""
+"""Speech probability of each frame of a stream, from WebRTC's or Silero's detector."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import webrtcvad
@@ -11,18 +12,20 @@ from izwi.arrays import Float32
 from izwi_api.realtime.hearing.background import Background
 from izwi_api.realtime.hearing.high_pass import HighPass
 from izwi_api.realtime.hearing.pitch import PitchTracker
+from izwi_api.realtime.hearing.silero import Silero
 from izwi_api.realtime.protocol.formats import INPUT_RATE
+from izwi_api.settings import VadName
 
 FRAME_MS = 20
 FRAME_SAMPLES = INPUT_RATE * FRAME_MS // 1000
-# The detector has four settings, from permissive to strict. The share that detects speech is the
-# probability: a threshold of 0.5 requires two.
+# WebRTC's detector has four settings, from permissive to strict. The share that detects speech is
+# the probability: a threshold of 0.5 requires two.
 _MODES = (0, 1, 2, 3)
 _VOICED = 0.5
 # Quieter frames are never speech: -55 dBFS, quieter than speech at any usual distance.
 _LEAST_LEVEL = 10 ** (-55 / 20)
 
-# The detector reports speech at the start of any stream.
+# WebRTC's detector reports speech at the start of any stream.
 _WARM_UP_FRAMES = 6
 # Spectral flatness of 40 ms between 100 and 4000 Hz that makes a frame noise. White noise has
 # 0.48 or more in 99 % of windows; 90 % of the windows of speech in such noise at 10 dB have less.
@@ -51,17 +54,54 @@ class SpeechFrame(NamedTuple):
     is_hidden: bool = False
 
 
-class VoiceDetector:
-    """Streaming voice activity detector."""
+class FrameDetector(Protocol):
+    """Tells the probability of speech in each frame of one stream."""
+
+    def judge(self, frame: Float32) -> float:
+        """Process the next frame, (FRAME_SAMPLES,) at 16 kHz, and return its probability."""
+        ...
+
+
+class WebRtc:
+    """WebRTC's detector."""
 
     def __init__(self) -> None:
         self._detectors = [webrtcvad.Vad(mode) for mode in _MODES]
+
+    def judge(self, frame: Float32) -> float:
+        """Return the share of the four settings that detect speech."""
+        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
+        # each tracks a noise floor, so all must see every frame
+        votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
+        return sum(votes) / len(votes)
+
+
+_DETECTORS: dict[VadName, Callable[[], FrameDetector]] = {"webrtc": WebRtc, "silero": Silero}
+
+
+class VoiceDetector:
+    """Streaming voice activity detector.
+
+    WebRTC's detector takes the start of a stream and noise for speech, so these are checked.
+    Silero's does not, and the checks would hide speech in noise from it.
+
+    Args:
+        vad: What detects speech.
+    """
+
+    def __init__(self, vad: VadName = "webrtc") -> None:
+        self._vad, self._detector = vad, _DETECTORS[vad]()
         self._rest = np.zeros(0, np.float32)
         self._end = 0
         self._before = np.zeros(FRAME_SAMPLES, np.float32)
         self._high_pass = HighPass()
         self._background = Background()
         self._pitch = PitchTracker()
+
+    def use(self, vad: VadName) -> None:
+        """Detect speech with another detector from the next frame on."""
+        if vad != self._vad:
+            self._vad, self._detector = vad, _DETECTORS[vad]()
 
     def write(self, samples: Float32) -> list[SpeechFrame]:
         """Add samples at 16 kHz and return the frames that are complete."""
@@ -75,16 +115,14 @@ class VoiceDetector:
         self._end += len(frame)
         filtered = self._high_pass.write(frame)
         level = float(np.sqrt(np.mean(np.square(filtered))))
-        pcm = (np.clip(filtered, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
-        # each tracks a noise floor, so all must see every frame
-        votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
         window, self._before = np.concatenate([self._before, filtered]), filtered
-        speech = sum(votes) / len(votes)
-        is_hidden = self._background.hides(filtered, speech >= _VOICED)
-        is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
+        speech = self._detector.judge(filtered)
+        is_webrtc = self._vad == "webrtc"
+        is_hidden = self._background.hides(filtered, speech >= _VOICED, knows_pauses=not is_webrtc)
+        is_warm = not is_webrtc or self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
         sounds_like_speech = speech >= _VOICED and is_warm and level >= _LEAST_LEVEL
-        is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
-        if not is_warm or is_hidden or is_noise:
+        is_noise = is_webrtc and _flatness(window) >= _NOISE_FLATNESS
+        if not is_warm or is_hidden or is_noise or level < _LEAST_LEVEL:
             speech = 0.0
         is_voiced = speech >= _VOICED and self._pitch.is_voiced(window)
         if speech < _VOICED:

@@ -17,7 +17,7 @@ from izwi.errors import InvalidRequest
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import FORMATS, WireFormat
 from izwi_api.realtime.turns.rules import Detection, Eagerness, SemanticVad, ServerVad
-from izwi_api.settings import LEAST_LEAD_MS, MOST_LEAD_MS, is_lead_ms
+from izwi_api.settings import LEAST_LEAD_MS, MOST_LEAD_MS, VadName, check_vad, is_lead_ms
 
 _MAX_TEXT = 64 << 10
 _Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
@@ -71,7 +71,24 @@ class NoiseReduction(_Part):
 _Ms = Annotated[int, Meta(ge=0, le=60_000)]
 
 
-class ServerVadSettings(_Part, tag_field="type", tag="server_vad"):
+class _TurnDetection(_Part):
+    """When turns begin and end.
+
+    `vad` is an extension: what detects speech. None uses the server's.
+    """
+
+    vad: VadName | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the detector is not installed."""
+        if self.vad is not None:
+            try:
+                check_vad(self.vad, "vad")
+            except InvalidRequest as missing:
+                raise ValueError(str(missing)) from missing
+
+
+class ServerVadSettings(_TurnDetection, tag_field="type", tag="server_vad"):
     """See `turn_rules.ServerVad`."""
 
     threshold: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
@@ -82,7 +99,7 @@ class ServerVadSettings(_Part, tag_field="type", tag="server_vad"):
     interrupt_response: bool | None = True
 
 
-class SemanticVadSettings(_Part, tag_field="type", tag="semantic_vad"):
+class SemanticVadSettings(_TurnDetection, tag_field="type", tag="semantic_vad"):
     """See `turn_rules.SemanticVad`."""
 
     eagerness: Eagerness = "auto"
@@ -231,10 +248,11 @@ def as_json(settings: Settings) -> dict[str, Any]:
     """Return the session object as JSON for the client."""
     made: dict[str, Any] = msgspec.to_builtins(settings)
     output = made["audio"].get("output")
-    if output is not None and output["lead_ms"] is None:
-        del output["lead_ms"]
-    if made.get("seed", 0) is None:
-        del made["seed"]  # clients may reject keys that they do not know
+    detection = made["audio"]["input"]["turn_detection"]
+    # clients may reject keys that they do not know
+    for part, key in ((output, "lead_ms"), (detection, "vad"), (made, "seed")):
+        if part is not None and part.get(key, 0) is None:
+            del part[key]
     return made
 
 
@@ -289,6 +307,17 @@ def detection_of(settings: Settings) -> Detection | None:
                 answers and chosen.interrupt_response is not False,
             )
     return None
+
+
+def vad_of(settings: Settings, default: VadName) -> VadName:
+    """Return what detects speech.
+
+    Args:
+        settings: The session's.
+        default: The server's.
+    """
+    chosen = settings.audio.input.turn_detection
+    return default if chosen is None or chosen.vad is None else chosen.vad
 
 
 def _merge(before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
