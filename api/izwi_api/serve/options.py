@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
+from izwi.router.options import RouterOptions
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.settings import Settings
 
 ADDRESS_TAKEN = 3  # the exit code
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """The engines of a server.
+
+    Attributes:
+        devices: The device of each engine; empty: one engine on the device of the runtime options.
+        router: How requests are placed on them.
+        min_ready: Engines that must accept requests before the server says that it is ready.
+    """
+
+    devices: tuple[str, ...] = ()
+    router: RouterOptions = field(default_factory=RouterOptions)
+    min_ready: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_ready <= self.count:
+            raise InvalidRequest(
+                f"--min-ready must be between 1 and the number of replicas ({self.count}), "
+                f"got {self.min_ready}",
+                param="min_ready",
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of engines."""
+        return max(1, len(self.devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +51,7 @@ class ServeOptions:
         drain_s: Seconds that requests in flight may take to finish after SIGTERM.
         num_api_servers: Processes for HTTP; with 0 everything runs in one process.
         record: File to append to, or None.
+        replicas: The engines, and how requests are placed on them.
     """
 
     sources: tuple[str, ...]
@@ -30,3 +61,4 @@ class ServeOptions:
     drain_s: float
     num_api_servers: int = 1
     record: Path | None = None
+    replicas: ReplicaOptions = field(default_factory=ReplicaOptions)
