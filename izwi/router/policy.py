@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# The engine with the longest cached prefix is passed over once it has more than this many requests
-# more than twice those of the least loaded engine: one popular prompt must not fill one engine.
+# So many cached positions are worth one request more in flight than the least loaded engine has: a
+# batch of a few more rows costs little, and a popular short prefix must not fill one engine.
+_POSITIONS_PER_REQUEST = 64
+# However long a prefix, its engine may have so many more than twice those of the least loaded one.
 _MOST_AHEAD = 8
 
 
@@ -59,10 +61,16 @@ def choose_least_load(candidates: Sequence[Candidate], arrival: Arrival) -> Cand
 def choose_prefix(candidates: Sequence[Candidate], arrival: Arrival) -> Candidate:
     """Return the engine with the longest cached prefix; of equals, the one with the least work.
 
-    An engine that is far ahead of the least loaded one in requests is passed over.
+    An engine is passed over if it is further ahead of the least loaded one, in requests, than the
+    prefix is worth.
     """
-    most = 2 * min(one.num_in_flight for one in candidates) + _MOST_AHEAD
-    balanced = [one for one in candidates if one.num_in_flight <= most]
+    least = min(one.num_in_flight for one in candidates)
+    balanced = [
+        one
+        for one in candidates
+        if one.num_in_flight - least
+        <= min(one.num_cached // _POSITIONS_PER_REQUEST, least + _MOST_AHEAD)
+    ]
     longest = max(one.num_cached for one in balanced)
     return choose_least_load([one for one in balanced if one.num_cached == longest], arrival)
 

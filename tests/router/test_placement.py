@@ -43,8 +43,8 @@ def test_a_conversation_stays_where_its_first_turn_ran():
 def test_a_published_prefix_attracts_requests_until_it_is_gone():
     made = placement(2)
     keys = list(range(8))
-    made.begin(1, asked("busy", range(50, 80)))  # else the first engine is the better one
-    made.begin(1, asked("busier", range(50, 80)))
+    made.begin(0, asked("short", range(50, 60)))
+    made.begin(1, asked("long", range(50, 80)))  # without a prefix the first engine is better
     made.loads[1].prefixes.publish({"toy": page_chain(keys, PAGE)})
     assert made.choose([asked("a", keys)]) == 1
     assert made.choose([asked("b", keys, model="other")]) == 0

@@ -31,14 +31,22 @@ def test_least_load_takes_the_least_work_then_the_fewest_requests() -> None:
 
 
 def test_prefix_takes_the_longest_cached_prefix_though_it_has_more_work() -> None:
-    holder, idle = Candidate(0, 8, work=5000.0, num_cached=32), Candidate(1, 0)
+    holder, idle = Candidate(0, 2, work=5000.0, num_cached=128), Candidate(1, 0)
     assert chosen("prefix", [holder, idle]) == 0
-    longer = Candidate(2, 3, work=9000.0, num_cached=48)
+    longer = Candidate(2, 3, work=9000.0, num_cached=192)
     assert chosen("prefix", [holder, idle, longer]) == 2
 
 
+def test_a_short_prefix_is_not_worth_a_queue() -> None:
+    idle = Candidate(1, 0)
+    assert chosen("prefix", [Candidate(0, 0, work=1.0, num_cached=32), idle]) == 0
+    assert chosen("prefix", [Candidate(0, 1, work=1.0, num_cached=32), idle]) == 1
+    assert chosen("prefix", [Candidate(0, 3, work=1.0, num_cached=191), idle]) == 1
+    assert chosen("prefix", [Candidate(0, 3, work=1.0, num_cached=192), idle]) == 0
+
+
 def test_prefix_takes_the_least_work_where_prefixes_are_equal() -> None:
-    candidates = [Candidate(0, 1, 50.0, 16), Candidate(1, 1, 20.0, 16), Candidate(2, 0, 0.0)]
+    candidates = [Candidate(0, 1, 50.0, 64), Candidate(1, 1, 20.0, 64), Candidate(2, 0, 0.0)]
     assert chosen("prefix", candidates) == 1
     assert chosen("prefix", [Candidate(0, 1, 50.0), Candidate(1, 1, 20.0)]) == 1
 

@@ -18,7 +18,7 @@ from izwi.config import EngineConfig
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve import supervisor
 from izwi_api.serve.control import Alive, Control, EngineSpec, Ready
-from izwi_api.serve.options import ServeOptions
+from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.supervisor import Supervisor
 from izwi_api.settings import Settings
 
@@ -115,7 +115,16 @@ class World:
         announced: When the server's address was printed.
     """
 
-    def __init__(self, monkeypatch, *, num_api_servers=1, drain_s=20.0, record=None, **settings):
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        num_api_servers=1,
+        drain_s=20.0,
+        record=None,
+        replicas=None,
+        **settings,
+    ):
         self.now_s = 1000.0
         self.engines, self.api_servers, self.announced, self.forgotten = [], [], [], []
         self.on_begin = lambda process: process.say(Ready())
@@ -124,7 +133,7 @@ class World:
         self._settings = Settings(**{"hung_after_s": 1e9, **settings})
         self.options = ServeOptions(
             *((), RuntimeOptions("cpu", "float32"), EngineConfig(), self._settings, drain_s),
-            *(num_api_servers, record),
+            *(num_api_servers, record, replicas or ReplicaOptions()),
         )
         fake = {
             "time": SimpleNamespace(monotonic=lambda: self.now_s),

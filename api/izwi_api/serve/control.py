@@ -39,6 +39,7 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
         address: Where the engine receives commands.
         models: Folders by the name under which they are served.
         record: File to append to, or None.
+        replica: The engine's number.
         publishes_prefixes: API servers choose among several engines by the prefixes they know.
     """
 
@@ -48,6 +49,7 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
     runtime: RuntimeOptions
     config: EngineConfig
     record: Path | None
+    replica: int = 0
     publishes_prefixes: bool = False
 
 

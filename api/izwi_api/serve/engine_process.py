@@ -15,7 +15,7 @@ from functools import partial
 
 import zmq
 
-from izwi.backends.choice import open_backend
+from izwi.backends.choice import open_backend, spread_device
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, load_model
 from izwi.engine.engine import Engine
@@ -302,7 +302,8 @@ def load_models(
 ) -> tuple[Mapping[str, Model], Backend, Mapping[str, int]]:
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
-    backend = open_backend(where.device, where.dtype, where.weights, where.attention)
+    device = spread_device(where.device, spec.replica) if spec.publishes_prefixes else where.device
+    backend = open_backend(device, where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes
