@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from izwi.cache.radix import page_chain
@@ -32,7 +33,7 @@ class KnownPrefixes:
 
     def __init__(self) -> None:
         self._published: dict[str, frozenset[int]] = {}
-        self._placed: dict[tuple[str, int], None] = {}
+        self._placed: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def publish(self, digests: dict[str, list[int]]) -> None:
         """Replace what the engine has published: page digests by model."""
@@ -40,15 +41,17 @@ class KnownPrefixes:
 
     def place(self, model: str, digests: Iterable[int]) -> None:
         """Remember digests of a request that was sent to the engine."""
+        placed = self._placed
         for digest in digests:
-            self._placed.pop((model, digest), None)
-            self._placed[model, digest] = None
-        while len(self._placed) > _MOST_PLACED:
-            del self._placed[next(iter(self._placed))]
+            placed[model, digest] = None
+            placed.move_to_end((model, digest))
+        while len(placed) > _MOST_PLACED:
+            placed.popitem(last=False)
 
     def clear(self) -> None:
         """Forget everything: the engine has died."""
-        self._published, self._placed = {}, {}
+        self._published = {}
+        self._placed.clear()
 
     def num_known(self, model: str, chain: Sequence[int]) -> int:
         """Return how many leading digests of a chain the engine has."""

@@ -37,7 +37,7 @@ def server(tmp_path_factory):
         before = os.environ.get("XDG_RUNTIME_DIR")
         os.environ["XDG_RUNTIME_DIR"] = runtime
         try:
-            with served(folder, *options, IZWI_HUNG_AFTER_S="60") as running:
+            with served(folder, *options, IZWI_DECODE_WORKERS="0") as running:
                 yield running
         finally:
             if before is None:
@@ -126,20 +126,21 @@ def heard_when_disturbed(server, how, num_streams, num_frames):
     disturb(server, how)
     heard = [one.join() for one in listeners]
     assert num_moved(server)[0] > before
-    mend(server, how, pid, starts)
+    if how != "kill":  # it is replaced by itself
+        mend(server, how, pid, starts)
     return heard
 
 
 @pytest.fixture(scope="module")
 def undisturbed(server):
-    return [one.join() for one in listen(server, 6, 40)]
+    return [one.join() for one in listen(server, 4, 32)]
 
 
 @pytest.mark.parametrize(
     "how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in WAYS[1:])]
 )
 def test_streams_of_a_lost_engine_go_on_at_the_same_byte(server, undisturbed, how):
-    heard = heard_when_disturbed(server, how, 6, 40)
+    heard = heard_when_disturbed(server, how, 4, 32)
     assert heard == undisturbed
     assert all(status == 200 and num_bytes > 100_000 for status, num_bytes, _ in heard)
 
