@@ -121,6 +121,7 @@ class ReplicaStatus(StrEnum):
 
     READY = "ready"
     DRAINED = "drained"
+    UNRESPONSIVE = "unresponsive"
     DOWN = "down"
 
 

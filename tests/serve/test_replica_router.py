@@ -319,6 +319,10 @@ async def test_an_id_that_runs_on_another_engine_is_refused():
 async def test_every_engine_is_reported_and_readiness_needs_enough_of_them():
     async with Replicas(3, num_needed=2) as world:
         assert world.router.alive
+        world.router.drain(0, is_hung=True)
+        assert replicas_of(world.router)[0].status is ReplicaStatus.UNRESPONSIVE
+        world.router.accept(0)
+        assert replicas_of(world.router)[0].status is ReplicaStatus.READY
         world.router.drain(0)
         world.die(2)
         reports = replicas_of(world.router)

@@ -1,4 +1,4 @@
-"""The supervisor with several engines, in virtual time: who is told what, and what is replaced."""
+"""The supervisor with several engines, in virtual time: who is seen what, and what is replaced."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def runtime_folder(monkeypatch):
 
 
 def heard(world, kind=object):
-    """What each API server was told, in order."""
+    """What each API server was seen, in order."""
     return [[one for one in server.heard if isinstance(one, kind)] for server in world.api_servers]
 
 
@@ -176,10 +176,10 @@ def test_requests_of_an_engine_that_hangs_move_long_before_it_is_killed(monkeypa
     world.silent_s[1] = 1010.0
     world.later(30.0, lambda: world.engines[1].beat(1e9))  # it responds again
     world.ask(20.0, type="list")
-    told = {}
-    world.later(14.6, lambda: told.update(at=heard(world, EngineDraining)[0]))
+    seen = {}
+    world.later(14.6, lambda: seen.update(at=heard(world, EngineDraining)[0]))
     world.leave_at(40.0)
-    assert told["at"] == [EngineDraining(1, is_hung=True)]
+    assert seen["at"] == [EngineDraining(1, is_hung=True)]
     assert world.statuses() == ["ready", "unresponsive"]
     assert heard(world)[0][2:] == [EngineDraining(1, is_hung=True), EngineAccepts(1)]
     assert [one.asked[0][0] for one in world.engines] == ["finish"] * 2  # none was killed
@@ -197,7 +197,7 @@ def test_a_drain_ends_when_every_api_server_has_moved_its_requests(monkeypatch):
     world.drains_after_s = 2.0
     world.ask(5.0, type="drain", replica=1)
     world.ask(6.0, type="list")
-    world.later(10.0, lambda: world.api_servers[0].die(1))  # its successor is told, too
+    world.later(10.0, lambda: world.api_servers[0].die(1))  # its successor is seen, too
     world.ask(14.0, type="resume", replica=1)
     world.leave_at(20.0)
     (listed_s, listed), (drained_s, drained), (_, resumed) = world.reports

@@ -46,7 +46,8 @@ class ReplicaRouter:
         self._engines, self._num_needed = engines, num_needed
         self._loads = [ReplicaLoad(number) for number in range(len(engines))]
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
-        self._drained: set[int] = set()  # those that run, and must not get requests
+        # those that run, and must not get requests
+        self._drained: dict[int, ReplicaStatus] = {}
         for engine in engines:
             engine.router = self
 
@@ -120,12 +121,12 @@ class ReplicaRouter:
     # -- from the supervisor -------------------------------------------------------------------
     def connect(self, replica: int, address: str) -> None:
         """Connect to a new engine; it gets requests once it has answered."""
-        self._drained.discard(replica)
+        self._drained.pop(replica, None)
         self._engines[replica].connect(address)
 
     def disconnect(self, replica: int) -> None:
         """Move the requests of an engine that is gone to the others."""
-        self._drained.discard(replica)
+        self._drained.pop(replica, None)
         self._loads[replica].accepts = False
         self._loads[replica].prefixes.clear()
         self._engines[replica].disconnect()
@@ -140,13 +141,14 @@ class ReplicaRouter:
             replica: Its number.
             is_hung: It has stopped responding, so its requests may be the cause.
         """
-        self._drained.add(replica)
+        status = ReplicaStatus.UNRESPONSIVE if is_hung else ReplicaStatus.DRAINED
+        self._drained[replica] = status
         self._loads[replica].accepts = False
         self._move(replica, is_hung=is_hung)
 
     def accept(self, replica: int) -> None:
         """Let an engine that was drained get requests again."""
-        self._drained.discard(replica)
+        self._drained.pop(replica, None)
         if self._engines[replica].alive:
             self._loads[replica].accepts = True
             self._collect()
@@ -203,7 +205,7 @@ class ReplicaRouter:
     def _status(self, replica: int) -> ReplicaStatus:
         if not self._engines[replica].alive:
             return ReplicaStatus.DOWN
-        return ReplicaStatus.READY if self._loads[replica].accepts else ReplicaStatus.DRAINED
+        return self._drained.get(replica, ReplicaStatus.READY)
 
     def _collect(self) -> None:
         """Move requests that wait on engines without one, or on drained ones, to those that run."""
