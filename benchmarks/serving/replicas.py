@@ -188,10 +188,13 @@ async def _open_loop(
 async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Kill an engine with streams in flight; compare them with undisturbed ones."""
     replicas = ask_supervisor(options.port, ListReplicas()).replicas
-    async with connect(url, options.lost_streams) as client:
+    num_streams = min(
+        options.lost_streams, 2 * options.streams * len(replicas)
+    )  # the server's limit
+    async with connect(url, num_streams) as client:
 
         async def all_streams(begun: asyncio.Event | None = None) -> list[tuple[str, list[float]]]:
-            waiting = set(range(options.lost_streams))
+            waiting = set(range(num_streams))
 
             def has_begun(number: int) -> None:
                 waiting.discard(number)
@@ -199,10 +202,7 @@ async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]
                     begun.set()
 
             return await asyncio.gather(
-                *(
-                    _digest(client, options, number, has_begun)
-                    for number in range(options.lost_streams)
-                )
+                *(_digest(client, options, number, has_begun) for number in range(num_streams))
             )
 
         undisturbed = await all_streams()
@@ -222,7 +222,7 @@ async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]
     return {
         "measured": "killed",
         "replicas": len(replicas),
-        "streams": options.lost_streams,
+        "streams": num_streams,
         "equal": sum(a == b for (a, _), (b, _) in zip(undisturbed, disturbed, strict=True)),
         "pause_ms_most": milliseconds(after, 100),
         "pause_ms_p50": milliseconds(after, 50),
