@@ -26,6 +26,7 @@ class ReplicaLoad:
     Attributes:
         replica: Its number.
         accepts: It may get requests.
+        models: Those that it serves, or empty as long as that is not known.
         num_in_flight: Requests that this process has sent to it and that have not ended.
         work: Their predicted work.
         figures: What it has published of each model; see `izwi.metrics.FIGURES`.
@@ -34,10 +35,15 @@ class ReplicaLoad:
 
     replica: int
     accepts: bool = False
+    models: frozenset[str] = frozenset()
     num_in_flight: int = 0
     work: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
+
+    def serves(self, requests: Sequence[Request]) -> bool:
+        """Whether it serves the models of requests, as far as known."""
+        return not self.models or all(request.model in self.models for request in requests)
 
     @property
     def num_elsewhere(self) -> int:
@@ -73,17 +79,27 @@ class Placement:
         self._chained: tuple[str, list[int]] = "", []  # of the request that was looked up last
         self._listeners: dict[str, int] = {}
 
+    def takes(
+        self, requests: Sequence[Request], without: frozenset[int] = frozenset()
+    ) -> list[ReplicaLoad]:
+        """Return the engines that accept requests and serve the models of these."""
+        return [
+            one
+            for one in self.loads
+            if one.accepts and one.replica not in without and one.serves(requests)
+        ]
+
     def choose(self, requests: Sequence[Request], without: frozenset[int] = frozenset()) -> int:
         """Return the engine for requests that start together.
 
         Args:
-            requests: At least one.
+            requests: At least one; `takes` returns at least one engine for them.
             without: Engines that must not get them.
 
         Raises:
             Overloaded: The limits of requests in flight are reached.
         """
-        accepting = [one for one in self.loads if one.accepts and one.replica not in without]
+        accepting = self.takes(requests, without)
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))

@@ -131,6 +131,16 @@ def test_engines_that_refused_or_do_not_accept_are_left_out():
     assert made.choose([asked("b")], without=frozenset({0})) == 2
 
 
+def test_requests_go_to_engines_that_serve_their_model():
+    made = placement(3, policy="round_robin")
+    made.loads[0].models = frozenset({"other"})
+    made.loads[1].models = frozenset({"other", "toy"})  # those of the last are not known yet
+    assert {place(made, asked(f"a{n}"))[0] for n in range(6)} == {1, 2}
+    made.loads[2].models = frozenset({"other"})
+    assert [load.replica for load in made.takes([asked("b")])] == [1]
+    assert made.takes([asked("c", model="none")]) == []
+
+
 def test_an_unknown_policy_or_a_negative_limit_is_refused():
     with pytest.raises(InvalidRequest, match="prefix, least_load, round_robin, random, fcfs"):
         RouterOptions(policy="nearest")

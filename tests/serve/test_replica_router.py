@@ -300,6 +300,30 @@ async def test_a_conversation_goes_to_the_engine_that_holds_its_prefix():
         assert prefixes[number].num_known("toy", chain) == 0
 
 
+async def test_requests_of_a_model_that_one_engine_serves_wait_for_that_engine():
+    async with Replicas() as world:
+        for engine, names in zip(world.engines, (["toy", "asr"], ["toy"]), strict=True):
+            engine.load = dict.fromkeys(names, engine.load["toy"])
+            world.router.welcomed(engine)
+        assert set(world.router.load) == {"toy", "asr"}
+        for number in range(2):  # though engines take turns
+            request = replace(endless(f"a{number}", 1, 5), model="asr")
+            assert world.router._placement.choose([request]) == 0
+            world.router._placement.begin(0, request)
+        moves = world.router.submit(endless("moves", 1, 60))
+        world.die(0)
+        assert world.where("moves") == 1
+        asked = replace(endless("stays", 1, 5), model="asr", awaits_engine=True)
+        stays = world.router.submit(asked)
+        assert world.where("stays") == 0
+        world.router.welcomed(world.engines[1])
+        assert world.where("stays") == 0
+        with pytest.raises(EngineStopped):
+            world.router.submit(replace(asked, request_id="other", awaits_engine=False))
+        assert (await asyncio.wait_for(read(moves), 60))[-1].reason is Reason.LENGTH
+        stays.abort()
+
+
 async def test_limits_of_requests_in_flight_refuse_before_anything_is_sent():
     options = RouterOptions("least_load", 4, max_in_flight=3)
     async with Replicas(options=options) as world:

@@ -7,6 +7,7 @@ import socket
 import stat
 import tempfile
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -231,10 +232,24 @@ def test_the_last_engine_that_accepts_is_not_drained(monkeypatch):
     world.leave_at(10.0)
     assert [report.error for _, report in world.reports] == [
         "",
-        "replica 0 cannot be drained: no other one accepts requests",
+        "replica 0 cannot be drained: no other one accepts requests for all of its models",
         "there is no replica 2; they are 0 to 1",
     ]
     assert world.statuses() == ["ready", "drained"]
+
+
+def test_engines_serve_the_models_that_are_placed_on_them(monkeypatch):
+    placed = ReplicaOptions(("cpu", "cpu"), places={"asr": (0,)})
+    world = Replicated(monkeypatch, replicas=placed)
+    world.models = {"tts": Path("tts"), "asr": Path("asr")}
+    world.ask(5.0, type="drain", replica=0)  # no other engine has its model
+    world.ask(6.0, type="drain", replica=1)
+    world.leave_at(10.0)
+    assert [list(one.spec.models) for one in world.engines] == [["tts", "asr"], ["tts"]]
+    assert list(world.api_servers[0].spec.models) == ["tts", "asr"]
+    (_, refused), (_, drained) = world.reports
+    assert "for all of its models" in refused.error
+    assert [one.status for one in drained.replicas] == ["ready", "drained"]
 
 
 def test_engines_are_replaced_one_after_the_other_each_once_its_requests_have_moved(monkeypatch):

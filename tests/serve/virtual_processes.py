@@ -128,6 +128,7 @@ class World:
         self.now_s = 1000.0
         self.engines, self.api_servers, self.announced, self.forgotten = [], [], [], []
         self.on_begin = lambda process: process.say(Ready())
+        self.models = {}
         self._agenda, self._order, self._pids = [], count(), count(70_001)
         self._processes = []
         self._settings = Settings(**{"hung_after_s": 1e9, **settings})
@@ -153,7 +154,7 @@ class World:
         """Run a supervisor to its end; its exit code."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.listener = listener
-            return Supervisor(self.options, {}, [listener], "http://here").run()
+            return Supervisor(self.options, self.models, [listener], "http://here").run()
 
     def later(self, wait_s, action):
         """Do something after a while."""

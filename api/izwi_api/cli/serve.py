@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -155,6 +156,13 @@ MaxInFlightOption = Annotated[
 MaxInFlightEachOption = Annotated[
     int, typer.Option(min=0, help="Requests that one replica may have at a time; 0: no limit.")
 ]
+PlaceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=N[,N]",
+        help="Serve a model only from these replicas, such as izwi-tiny-asr=0; repeatable.",
+    ),
+]
 MinReadyOption = Annotated[
     int, typer.Option(min=1, help="Replicas that must be ready for /readyz to say so.")
 ]
@@ -217,6 +225,7 @@ def serve(
     max_in_flight: MaxInFlightOption = 0,
     max_in_flight_each: MaxInFlightEachOption = 0,
     min_ready: MinReadyOption = 1,
+    place: PlaceOption = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
@@ -246,7 +255,8 @@ def serve(
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings) and not in_process else 0
         routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
-        engines = ReplicaOptions(parse_devices(replicas, devices, device), routing, min_ready)
+        used = parse_devices(replicas, devices, device)
+        engines = ReplicaOptions(used, routing, min_ready, parse_places(place or ()))
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
         _run(options, host, port)
@@ -272,6 +282,20 @@ def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ..
             param="devices",
         )
     return names or ((device,) * num_replicas if num_replicas > 1 else ())
+
+
+def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read `NAME=0,1` entries. Raises InvalidRequest."""
+    places: dict[str, tuple[int, ...]] = {}
+    for entry in entries:
+        name, _, numbers = entry.rpartition("=")
+        if not name or not all(number.isdecimal() for number in numbers.split(",")):
+            raise InvalidRequest(
+                f"--place must be like 'izwi-tiny-asr=0' or 'izwi-tiny-asr=0,1', got {entry!r}",
+                param="place",
+            )
+        places[name] = places.get(name, ()) + tuple(map(int, numbers.split(",")))
+    return places
 
 
 def check_replicas(options: ServeOptions) -> None:

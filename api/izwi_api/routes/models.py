@@ -83,6 +83,7 @@ def _entry(request: Request, name: str) -> dict[str, object]:
             "memory": _memory(one.load.get(model.name, {})),
         }
         for one in replicas_of(engine)
+        if model.name in one.load or not one.load
     ]
     able = [capability.value for capability in model.frontend.capabilities]
     return {

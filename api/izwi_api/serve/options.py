@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +23,13 @@ class ReplicaOptions:
         devices: The device of each engine; empty: one engine on the device of the runtime options.
         router: How requests are placed on them.
         min_ready: Engines that must accept requests before the server says that it is ready.
+        places: Numbers of the engines that serve a model, by its name; others are served by all.
     """
 
     devices: tuple[str, ...] = ()
     router: RouterOptions = field(default_factory=RouterOptions)
     min_ready: int = 1
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_ready <= self.count:
@@ -35,6 +38,28 @@ class ReplicaOptions:
                 f"got {self.min_ready}",
                 param="min_ready",
             )
+        for name, numbers in self.places.items():
+            if wrong := [number for number in numbers if not 0 <= number < self.count]:
+                raise InvalidRequest(
+                    f"--place {name}: there is no replica {wrong[0]}; they are 0 to "
+                    f"{self.count - 1}",
+                    param="place",
+                )
+
+    def serves(self, replica: int, model: str) -> bool:
+        """Whether an engine serves a model."""
+        return replica in self.places.get(model, (replica,))
+
+    def check_models(self, models: Collection[str]) -> None:
+        """Check the places of models. Raises InvalidRequest."""
+        if unknown := [name for name in self.places if name not in models]:
+            raise InvalidRequest(
+                f"--place: no model is called {unknown[0]!r}; they are {', '.join(models)}",
+                param="place",
+            )
+        for replica in range(self.count):
+            if models and not any(self.serves(replica, model) for model in models):
+                raise InvalidRequest(f"--place leaves replica {replica} no model", param="place")
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -220,20 +220,24 @@ class RemoteEngine:
             self._giving_up = loop.call_later(waits_s, self.give_up)
         return Answers(streams)
 
-    def give_away(self, *, is_hung: bool = False) -> list[ResumableRequest]:
+    def give_away(
+        self, takes: Callable[[Request], bool], *, is_hung: bool = False
+    ) -> list[ResumableRequest]:
         """Stop to run requests, for another engine to go on with them; return them in order.
 
         Requests whose readers have left stay. An engine that is still connected is told to abort
         the others; what it sends of them from now on is dropped.
 
         Args:
+            takes: Whether another engine takes a request; others stay.
             is_hung: The engine has stopped responding, which counts as a death. Requests that have
                 survived one stay.
         """
         given: list[ResumableRequest] = []
         for name, resumable in list(self._resumables.items()):
             resumable.num_deaths += is_hung and not resumable.paused
-            if not resumable.is_aborted and resumable.num_deaths <= _MOST_DEATHS:
+            may_move = not resumable.is_aborted and resumable.num_deaths <= _MOST_DEATHS
+            if may_move and takes(resumable.request):
                 given.append(self.release(name))
         return given
 

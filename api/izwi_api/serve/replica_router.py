@@ -59,8 +59,11 @@ class ReplicaRouter:
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures of each model: of the first engine that runs; see `replicas` for all."""
-        return next((engine.load for engine in self._engines if engine.load), {})
+        """Figures of each model: of the first engine that has it; see `replicas` for all."""
+        merged: dict[str, Mapping[str, float]] = {}
+        for engine in reversed(self._engines):
+            merged |= engine.load
+        return merged
 
     @property
     def replicas(self) -> tuple[ReplicaReport, ...]:
@@ -102,13 +105,18 @@ class ReplicaRouter:
                 if any(engine.runs(request.request_id) for engine in self._engines):
                     raise InvalidRequest(f"request {request.request_id!r} is running already")
         self._update_figures()
-        if any(load.accepts for load in self._loads):
+        if self._placement.takes(requests):
             engine = self._engines[self._placement.choose(requests)]
-        else:  # the one that died last keeps those that may wait
-            engine = max(self._engines, key=lambda one: one.gone_s)
-            if engine.alive:  # all of them drain
-                raise EngineStopped("no engine accepts requests")
-        return engine.submit_all(requests)
+            return engine.submit_all(requests)
+        gone = [
+            engine
+            for engine, load in zip(self._engines, self._loads, strict=True)
+            if not engine.alive and load.serves(requests)
+        ]
+        if not gone:  # all of them drain
+            raise EngineStopped("no engine accepts requests")
+        # the one that died last keeps those that may wait
+        return max(gone, key=lambda one: one.gone_s).submit_all(requests)
 
     async def add(self, name: str, model: Model) -> NoReturn:
         """Refuse, as `RemoteEngine.add`. Raises InvalidRequest."""
@@ -163,6 +171,7 @@ class ReplicaRouter:
     def welcomed(self, engine: RemoteEngine) -> None:
         """Let a new engine get requests, first those that wait for any."""
         number = engine.replica
+        self._loads[number].models = frozenset(engine.load)
         if number not in self._drained:
             self._loads[number].accepts = True
             self._collect()
@@ -185,11 +194,12 @@ class ReplicaRouter:
         """Send requests that a full queue has refused to another engine, if one is left."""
         number = engine.replica
         tried = frozenset({number}).union(*(one.refused_by for one in resumables))
-        if not any(load.accepts and load.replica not in tried for load in self._loads):
+        requests = [one.request for one in resumables]
+        if not self._placement.takes(requests, tried):
             return False
         self._update_figures()
         try:
-            chosen = self._placement.choose([one.request for one in resumables], tried)
+            chosen = self._placement.choose(requests, tried)
         except Overloaded:
             return False
         moved = [engine.release(one.request.request_id, has_ended=True) for one in resumables]
@@ -214,10 +224,10 @@ class ReplicaRouter:
                 self._move(load.replica)
 
     def _move(self, replica: int, *, is_hung: bool = False) -> None:
-        """Move the requests of an engine to the others, if any accepts requests."""
-        if not any(load.accepts for load in self._loads):
-            return
-        moved = self._engines[replica].give_away(is_hung=is_hung)
+        """Move the requests of an engine to the others that accept requests for their models."""
+        moved = self._engines[replica].give_away(
+            lambda request: bool(self._placement.takes([request])), is_hung=is_hung
+        )
         for resumable in moved:
             if resumable.has_output:  # a full queue must not cut its answer off
                 resumable.request = replace(resumable.request, continues=True)

@@ -201,7 +201,7 @@ class Supervisor:
         spec = EngineSpec(
             self._folder,
             self._address_of(name),
-            self._models,
+            self._models_of(replica),
             replace(serve_options.runtime, device=replica.device),
             serve_options.config,
             serve_options.record,
@@ -211,6 +211,12 @@ class Supervisor:
         child = self._start(name, None, self._engine_program, spec)
         child.replica = replica.number
         replica.child, replica.num_starts = child, replica.num_starts + 1
+
+    def _models_of(self, replica: _Replica) -> Mapping[str, Path]:
+        serves = self._serve_options.replicas.serves
+        return {
+            name: folder for name, folder in self._models.items() if serves(replica.number, name)
+        }
 
     def _address_of(self, name: str) -> str:
         """Return where an engine receives commands."""
@@ -407,7 +413,13 @@ class Supervisor:
 
     # -- replicas ------------------------------------------------------------------------------
     def _others_accept(self, replica: _Replica) -> bool:
-        return any(other.accepts for other in self._replicas if other is not replica)
+        """Whether each model of a replica has another one that accepts requests."""
+        others = [other for other in self._replicas if other is not replica and other.accepts]
+        serves = self._serve_options.replicas.serves
+        return bool(others) and all(
+            any(serves(other.number, model) for other in others)
+            for model in self._models_of(replica)
+        )
 
     def _move_from_hung(self, replica: _Replica, silent_s: float) -> None:
         """Let the requests of an engine that does not respond go on at the others."""
@@ -513,7 +525,8 @@ class Supervisor:
         if not self._others_accept(replica):
             operator.answer(
                 self._report(
-                    f"replica {replica.number} cannot be drained: no other one accepts requests"
+                    f"replica {replica.number} cannot be drained: no other one accepts requests "
+                    "for all of its models"
                 )
             )
             return
@@ -639,6 +652,7 @@ def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int
         raise InvalidRequest(
             f"--model: two models are called {twice!r}; give one another name: NAME={twice}"
         )
+    serve_options.replicas.check_models(models)
     return Supervisor(
         serve_options,
         models,
