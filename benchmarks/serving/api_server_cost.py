@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
+from izwi.arrays import Int64
 from izwi.engine_client.protocol import Answer, Answers
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
@@ -47,6 +48,7 @@ class InstantPrompt:
 
     num_positions: int = 24
     encode_inputs: tuple[()] = ()
+    content_keys: Int64 = field(default_factory=lambda: np.zeros(24, np.int64))
 
 
 class InstantSpeech:

@@ -17,12 +17,32 @@ import httpx
 from benchmarks.fixed_length import FRAMES
 from benchmarks.random_checkpoint import NAMES, folder_of, load
 from izwi.config import EngineConfig
+from izwi.router.options import RouterOptions
 from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.options import ServeOptions
+from izwi_api.serve.options import ReplicaOptions, ServeOptions
 
 # Set-up captures graphs and compiles kernels.
 _START_S = 240.0
+
+
+@contextmanager
+def served_by_replicas(
+    size: str, frames: int, streams: int, port: int, devices: Sequence[str]
+) -> Iterator[str]:
+    """Run the server with an engine on each device; yield its base URL once all are ready.
+
+    Each engine takes at most twice the number of sequences that it runs at the same time.
+
+    Raises:
+        RuntimeError: It ended before it was ready, or was not ready in time.
+    """
+    command = [sys.executable, "-m", "benchmarks.serving.http_server", "--size", *size.split(",")]
+    command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
+    command += ["--devices", ",".join(devices)]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, url):
+        yield url
 
 
 @contextmanager
@@ -98,12 +118,19 @@ def main() -> None:
     parser.add_argument(
         "--api-servers", type=int, default=1, help="API-server processes; 0: one in all"
     )
+    parser.add_argument("--devices", default="", help="device of each engine, with commas")
     options = parser.parse_args()
+    devices = tuple(options.devices.split(",")) if options.devices else ()
+    router = RouterOptions(max_in_flight_each=2 * options.streams if devices else 0)
+    replicas = ReplicaOptions(devices, router, min_ready=max(1, len(devices)))
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
         runtime, config = RuntimeOptions(options.device), EngineConfig(max_running=options.streams)
         serve_options = ServeOptions(
-            (), runtime, config, settings, drain_s=0.0, num_api_servers=options.api_servers
+            *((), runtime, config, settings),
+            drain_s=0.0,
+            num_api_servers=options.api_servers,
+            replicas=replicas,
         )
         serve = _serve_in_processes if options.api_servers else _serve_in_process
         serve(serve_options, options)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import arguments, write_result
+from izwi.arrays import Int64
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
@@ -46,6 +47,11 @@ class FixedPrompt:
     def num_positions(self) -> int:
         """Number of positions of the prompt."""
         return len(self.ids)
+
+    @property
+    def content_keys(self) -> Int64:
+        """Content keys of the positions: the ids."""
+        return np.array(self.ids, np.int64)
 
 
 class InstantSpeech:

@@ -39,6 +39,20 @@ def open_backend(
     return torch_backend(device, dtype, weights, attention)
 
 
+def spread_device(device: str, number: int) -> str:
+    """Return the device of one of several engines: one GPU after the other.
+
+    Args:
+        device: As for `open_backend`; "auto" and "cuda" are any GPU.
+        number: The engine's number.
+    """
+    if device not in ("auto", "cuda") or _has_metal():
+        return device
+    from izwi.backends.torch.backend import num_gpus
+
+    return f"cuda:{number % num_gpus()}" if num_gpus() > 1 else device
+
+
 def _has_metal() -> bool:
     if sys.platform != "darwin" or find_spec("mlx") is None:
         return False

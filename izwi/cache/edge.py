@@ -23,10 +23,13 @@ class Edge:
         idle_stop: Pages that only the tree holds, if any, come before this index in the sequence;
             those that became idle only just may not be counted yet.
         queued: Whether it is in the eviction queue.
+        digests: Running digests of its pages, as `izwi.cache.radix.page_chain`; of those that were
+            asked for.
     """
 
     __slots__ = (
         "children",
+        "digests",
         "heads",
         "idle_stop",
         "keys",
@@ -50,6 +53,7 @@ class Edge:
         self.stored: dict[int, int] = {}
         self.idle_stop = 0
         self.queued = False
+        self.digests: list[int] = []
 
     @property
     def stop(self) -> int:
@@ -71,7 +75,7 @@ class Edge:
     def truncate(self, count: int) -> None:
         """End the run before page `count` of the sequence, with nothing after it."""
         keep = count - self.start
-        del self.keys[keep * self.page_size :], self.pages[keep:]
+        del self.keys[keep * self.page_size :], self.pages[keep:], self.digests[keep:]
         self.heads, self.children = [], []
         self.idle_stop = min(self.idle_stop, count)
 
@@ -81,6 +85,7 @@ class Edge:
         keys, pages = self.keys[keep * self.page_size :], self.pages[keep:]
         lower = Edge(self, count, keys, pages, self.page_size)
         lower.stamp, lower.idle_stop = self.stamp, self.idle_stop
+        lower.digests = self.digests[keep:]
         lower.heads, lower.children = self.heads, self.children
         for child in lower.children:
             child.parent = lower

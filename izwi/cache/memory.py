@@ -82,6 +82,15 @@ class PagedMemory:
         """Of these, positions that were known already."""
         return self._tree.positions_hit
 
+    @property
+    def num_prefix_changes(self) -> int:
+        """How often the known prefixes have changed."""
+        return self._tree.num_changes
+
+    def digests(self, limit: int) -> list[int]:
+        """Return running digests of known pages, the most recently used first, up to a limit."""
+        return self._tree.digests(limit)
+
     def find(self, keys: Sequence[int]) -> Match:
         """Look up the longest known prefix, without claiming its pages."""
         return self._tree.match(keys, peek=True)

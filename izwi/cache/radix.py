@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count as counter
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from izwi.cache.edge import ABSENT, Edge, follow, nearest
 from izwi.cache.pages import PagePool
 
 Demote = Callable[[int, int], int | None]
+_DIGEST_BYTES = 8
 
 
 class Match(NamedTuple):
@@ -58,6 +59,7 @@ class RadixTree:
         num_pages: Pages that the tree holds a reference to.
         positions_asked: Positions that `match` was called with, excluding peeks.
         positions_hit: Of these, positions that were known.
+        num_changes: How often its contents have changed.
     """
 
     def __init__(self, pool: PagePool, page_size: int, *, whole_pages: bool = False):
@@ -78,7 +80,7 @@ class RadixTree:
         self._serials = counter()
         self._places: dict[int, tuple[Edge, int]] = {}  # handle to edge and index
         self._orphans: list[int] = []
-        self.num_pages = self.positions_asked = self.positions_hit = 0
+        self.num_pages = self.positions_asked = self.positions_hit = self.num_changes = 0
 
     @property
     def num_evictable(self) -> int:
@@ -232,6 +234,31 @@ class RadixTree:
             self._cut(*self._places[handle])
             del self._orphans[first]  # the handle itself, of which the tier knows
 
+    def digests(self, limit: int) -> list[int]:
+        """Return the running digests of known pages, in any tier, as `page_chain` makes them.
+
+        With a page, all pages before it are there. Where there are more than `limit`, pages used
+        last come first. Digests are kept, so that only new pages are hashed.
+        """
+        found: list[int] = []
+        serials = counter()
+        edges = [(-edge.stamp, next(serials), edge, b"") for edge in self._root.children]
+        heapify(edges)
+        while edges and len(found) < limit:
+            _, _, edge, before = heappop(edges)
+            known = edge.digests
+            if known:
+                before = known[-1].to_bytes(_DIGEST_BYTES, "little")
+            if len(known) < len(edge.pages):
+                known += page_chain(
+                    edge.keys[len(known) * self._page_size :], self._page_size, before
+                )
+                before = known[-1].to_bytes(_DIGEST_BYTES, "little")
+            found += known
+            for child in edge.children:
+                heappush(edges, (-child.stamp, next(serials), child, before))
+        return found[:limit]
+
     def take_orphans(self) -> list[int]:
         """Return handles that the tree has dropped since the last call, for the tier to free."""
         orphans, self._orphans = self._orphans, []
@@ -287,6 +314,7 @@ class RadixTree:
     def _append(self, edge: Edge, keys: list[int], pages: list[int]) -> None:
         """Append pages after an edge that has no such child yet."""
         self._pool.adopt(pages)
+        self.num_changes += 1
         start, count = edge.stop, len(pages)
         if edge.parent is not None and not edge.children:
             edge.keys += keys
@@ -330,6 +358,7 @@ class RadixTree:
     def _cut(self, edge: Edge, index: int) -> None:
         """Remove a page and all pages after it."""
         keep = index - edge.start
+        self.num_changes += 1
         gone, edges = edge.pages[keep:], list(edge.children)
         handles = [edge.stored.pop(at) for at in sorted(edge.stored) if at >= index]
         while edges:
@@ -360,7 +389,7 @@ class RadixTree:
         heappush(self._queue, (edge.stamp, -edge.start, next(self._serials), edge))
 
 
-def page_chain(keys: Sequence[int], page_size: int) -> list[int]:
+def page_chain(keys: Sequence[int], page_size: int, before: bytes = b"") -> list[int]:
     """Return a running digest of each whole page of content keys.
 
     Equal digests at the same index mean equal positions up to the end of that page. This shows,
@@ -369,6 +398,7 @@ def page_chain(keys: Sequence[int], page_size: int) -> list[int]:
     Args:
         keys: Content keys from the first position on, 0 <= key < 2**64.
         page_size: Positions of a page.
+        before: The digest of the page before the first, little-endian; empty if there is none.
 
     Returns:
         64-bit digests, one a whole page.
@@ -378,10 +408,10 @@ def page_chain(keys: Sequence[int], page_size: int) -> list[int]:
     """
     packed = array("Q", keys).tobytes()
     step = page_size * 8
-    digest, chain = b"", []
+    digest, chain = before, []
     for start in range(0, len(packed) - step + 1, step):
         # as the salt, the digest before takes no second block of the hash
         page = packed[start : start + step]
-        digest = blake2b(page, digest_size=8, salt=digest).digest()
+        digest = blake2b(page, digest_size=_DIGEST_BYTES, salt=digest).digest()
         chain.append(int.from_bytes(digest, "little"))
     return chain

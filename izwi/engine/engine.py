@@ -223,6 +223,15 @@ class Engine:
         """Counters of each model; see `izwi.metrics.FIGURES`."""
         return {name: worker.load for name, worker in self._workers.items()}
 
+    @property
+    def num_prefix_changes(self) -> int:
+        """How often the known prefixes of any model have changed."""
+        return sum(worker.num_prefix_changes for worker in self._workers.values())
+
+    def prefix_digests(self, limit: int) -> dict[str, list[int]]:
+        """Return page digests of each model's known prefixes; see `RadixTree.digests`."""
+        return {name: worker.prefix_digests(limit) for name, worker in self._workers.items()}
+
     def _busy_workers(self) -> list[ModelWorker]:
         return [worker for worker in self._workers.values() if worker.has_work]
 

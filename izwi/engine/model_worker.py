@@ -109,6 +109,15 @@ class ModelWorker:
             "graph_captures": self.runner.compilations.graphs,
         }
 
+    @property
+    def num_prefix_changes(self) -> int:
+        """How often the known prefixes have changed."""
+        return self.scheduler.memory.num_prefix_changes
+
+    def prefix_digests(self, limit: int) -> list[int]:
+        """Return running digests of known pages, the most recently used first, up to a limit."""
+        return self.scheduler.memory.digests(limit)
+
     def schedule(self, now_s: float) -> Work:
         """Plan the next step."""
         self._planned_s = now_s

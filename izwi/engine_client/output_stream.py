@@ -87,6 +87,10 @@ class Stream(Answer):
         if not self._ended:
             self._source.abort(self.request_id)
 
+    def move(self, source: Source) -> None:
+        """Send further commands to another source, which goes on with the request."""
+        self._source = source
+
     def deliver(self, chunk: Chunk) -> None:
         """Add a chunk from another thread than the reader's."""
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol, Self, TypeVar
+from enum import StrEnum
+from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
@@ -62,10 +63,11 @@ class Answers(Abortable, tuple[AbortableT, ...]):
 class EngineClient(Protocol):
     """An engine, for callers on an event loop.
 
-    Implemented by `izwi.engine.async_engine.AsyncEngine`, whose engine steps in this process, and
-    by `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client
-    that submitted it, and its answer is the only handle on it. So a client may run it on any of
-    several engines, and resume it on another one if its engine dies; the reader notices a pause.
+    Implemented by `izwi.engine.async_engine.AsyncEngine`, whose engine steps in this process, by
+    `izwi_api.serve.remote_engine.RemoteEngine` over sockets, and by
+    `izwi_api.serve.replica_router.ReplicaRouter` over several of these. A request belongs to the
+    client that submitted it, and its answer is the only handle on it. So a client may run it on any
+    of several engines, and resume it on another one if its engine dies; the reader notices a pause.
     """
 
     @property
@@ -112,3 +114,41 @@ class EngineClient(Protocol):
             EngineStopped: The engine is not running.
         """
         ...
+
+
+class ReplicaStatus(StrEnum):
+    """Whether an engine of several gets requests."""
+
+    READY = "ready"
+    DRAINED = "drained"
+    UNRESPONSIVE = "unresponsive"
+    DOWN = "down"
+
+
+class ReplicaReport(NamedTuple):
+    """One engine of several, as a client sees it.
+
+    Attributes:
+        replica: Its number.
+        status: Whether it gets requests.
+        load: Its figures, as `EngineClient.load`; empty while it is down.
+    """
+
+    replica: int
+    status: ReplicaStatus
+    load: Mapping[str, Mapping[str, float]]
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """An engine client over several engines."""
+
+    @property
+    def replicas(self) -> tuple[ReplicaReport, ...]:
+        """The engines in order, also those that are down; empty if there is one alone."""
+        ...
+
+
+def replicas_of(engine: EngineClient) -> tuple[ReplicaReport, ...]:
+    """Return the engines of a client over several; empty for one engine."""
+    return engine.replicas if isinstance(engine, Replicated) else ()

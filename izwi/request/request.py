@@ -104,6 +104,14 @@ class Prompt(Protocol):
         """Audio to encode before the first position can run, in order."""
         ...
 
+    @property
+    def content_keys(self) -> Int64:
+        """Keys of its positions, (positions,) int64, as `izwi.model.protocol.Model.content_keys`.
+
+        A router compares them with the prefixes that engines have.
+        """
+        ...
+
 
 class TrackParams(Struct, frozen=True, omit_defaults=True):
     """How entries of one track are drawn, and what ends the request on it; as in `Request`."""

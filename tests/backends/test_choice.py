@@ -56,3 +56,20 @@ def test_the_loop_and_its_planning_load_no_library_of_arrays() -> None:
     code = f"import sys, {modules}; print(*({{'torch', 'mlx'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "devices"),
+    [
+        ("auto", 0, ["auto"] * 3),
+        ("auto", 1, ["auto"] * 3),
+        ("auto", 2, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda", 4, ["cuda:0", "cuda:1", "cuda:2"]),
+        ("cuda:1", 4, ["cuda:1"] * 3),
+        ("cpu", 4, ["cpu"] * 3),
+    ],
+)
+def test_engines_are_spread_over_the_gpus(monkeypatch, device, num_gpus, devices):
+    monkeypatch.setattr("izwi.backends.torch.backend.num_gpus", lambda: num_gpus)
+    monkeypatch.setattr(choice, "_has_metal", lambda: False)
+    assert [choice.spread_device(device, number) for number in range(3)] == devices

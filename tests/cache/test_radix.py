@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from izwi.cache.pages import PagePool
-from izwi.cache.radix import Match, RadixTree
+from izwi.cache.radix import Match, RadixTree, page_chain
 from tests.examples import examples
 
 NUM_PAGES, SIZE = 20, 3
@@ -49,6 +49,7 @@ class Tree(RuleBasedStateMachine):
         self.holders: list[Holder] = []
         self.clock = self.num_handles = self.asked = self.hit = 0
         self.orphans: list[int] = []
+        self.before: tuple[int, set[int]] = 0, set()
 
     # the model
 
@@ -264,6 +265,15 @@ class Tree(RuleBasedStateMachine):
         assert (self.tree.positions_asked, self.tree.positions_hit) == (self.asked, self.hit)
 
     @invariant()
+    def digests_are_those_of_all_known_prefixes(self) -> None:
+        digests = self.tree.digests(NUM_PAGES * 10)
+        assert sorted(digests) == sorted(page_chain(known, SIZE)[-1] for known in self.known)
+        assert self.tree.digests(3) == digests[:3]
+        now = self.tree.num_changes, set(digests)
+        assert now[1] == self.before[1] or now[0] > self.before[0]
+        self.before = now
+
+    @invariant()
     def every_handle_is_known_or_reported_once(self) -> None:
         assert sorted(self.tree.take_orphans()) == sorted(self.orphans)
         self.orphans.clear()
@@ -308,6 +318,17 @@ def test_a_sequence_that_computed_again_what_is_known_may_continue_it() -> None:
     assert [pool.num_holders(page) for page in pages] == [1, 1]
     assert tree.insert([1, 2, 3, 4], pages) == 2
     assert tree.match([1, 2, 3, 4]).pages == pages
+
+
+def test_digests_of_prefixes_that_were_used_last_come_first_with_all_before_them() -> None:
+    pool, tree = filled([1, 2, 3, 4, 5, 6])
+    pages = pool.allocate(2)
+    tree.insert([1, 2, 7, 8], pages)
+    assert tree.digests(2) == page_chain([1, 2, 7, 8], 2)
+    tree.match([1, 2, 3, 4, 5, 6])
+    chain = page_chain([1, 2, 3, 4, 5, 6], 2)
+    assert tree.digests(3) == chain
+    assert set(tree.digests(9)) == {*chain, *page_chain([1, 2, 7, 8], 2)}
 
 
 def test_a_page_is_not_known_by_two_names() -> None:

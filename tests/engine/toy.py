@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from msgspec import Struct
 
@@ -44,6 +45,10 @@ class ToyPrompt(Struct, frozen=True, tag=True):
     @property
     def encode_inputs(self) -> tuple[EncodeInput, ...]:
         return self.audio
+
+    @property
+    def content_keys(self) -> npt.NDArray[np.int64]:
+        return np.array([*self.ids, *(piece.digest for piece in self.audio)], np.int64)
 
 
 class ToyModel:

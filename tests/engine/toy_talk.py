@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from msgspec import Struct
 
@@ -44,6 +45,10 @@ class TalkPrompt(Struct, frozen=True, tag=True):
     @property
     def num_positions(self) -> int:
         return len(self.entries)
+
+    @property
+    def content_keys(self) -> npt.NDArray[np.int64]:
+        return np.array([digest_ints([track, *ids]) for track, ids in self.entries], np.int64)
 
 
 class SumCodec:

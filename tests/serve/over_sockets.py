@@ -26,12 +26,12 @@ _numbers = itertools.count()
 class EngineSide:
     """What the engine's process does, in threads."""
 
-    def __init__(self, engine: Engine, codec: RequestCodec):
+    def __init__(self, engine: Engine, codec: RequestCodec, *, publishes: bool = False):
         self.folder = tempfile.TemporaryDirectory(prefix="izwi-")
         self.path = Path(self.folder.name)
         self.address = f"ipc://{self.path / 'engine'}"
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self.lines = ApiServerConnections(engine, codec, context)
+        self.lines = ApiServerConnections(engine, codec, context, publishes=publishes)
         ours, theirs = socket.socketpair()
         self.supervisor = Control(ours)
         self._control = Control(theirs)

@@ -14,7 +14,16 @@ from izwi.host.allocator import IDLE_S
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
 from izwi_api.serve.api_server_process import ApiServer
-from izwi_api.serve.control import Alive, Control, EngineGone, EngineUp, Ready
+from izwi_api.serve.control import (
+    Alive,
+    Control,
+    Drained,
+    EngineAccepts,
+    EngineDraining,
+    EngineGone,
+    EngineUp,
+    Ready,
+)
 from izwi_api.serve.listen_sockets import url_of
 from izwi_api.serve.process_log import log_memory
 
@@ -25,11 +34,17 @@ class Engine:
     def __init__(self):
         self.notes = []
 
-    def connect(self, address):
-        self.notes.append(address)
+    def connect(self, replica, address):
+        self.notes.append(address if replica == 0 else (replica, address))
 
-    def disconnect(self):
-        self.notes.append("disconnect")
+    def disconnect(self, replica):
+        self.notes.append("disconnect" if replica == 0 else ("disconnect", replica))
+
+    def drain(self, replica, *, is_hung):
+        self.notes.append(("drain", replica, is_hung))
+
+    def accept(self, replica):
+        self.notes.append(("accept", replica))
 
     def give_up(self):
         self.notes.append("give up")
@@ -77,6 +92,26 @@ async def test_it_learns_of_the_engine_once_it_listens(world, monkeypatch):
     await turns()
     assert world.engine.notes == ["ipc://one", "disconnect", "ipc://two"]
     assert not world.server.should_exit
+
+
+async def test_it_reports_that_the_requests_of_a_replica_have_moved(world):
+    for message in (
+        EngineUp("ipc://one", 1),
+        EngineDraining(1),
+        EngineAccepts(1),
+        EngineDraining(1, is_hung=True),
+        EngineGone(1),
+    ):
+        world.supervisor.send(message)
+    world.server._read_messages()
+    assert world.engine.notes == [
+        (1, "ipc://one"),
+        ("drain", 1, False),
+        ("accept", 1),
+        ("drain", 1, True),
+        ("disconnect", 1),
+    ]
+    assert world.supervisor.receive() == [Drained(1), Drained(1)]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

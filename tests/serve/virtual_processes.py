@@ -18,7 +18,7 @@ from izwi.config import EngineConfig
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve import supervisor
 from izwi_api.serve.control import Alive, Control, EngineSpec, Ready
-from izwi_api.serve.options import ServeOptions
+from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.supervisor import Supervisor
 from izwi_api.settings import Settings
 
@@ -115,16 +115,26 @@ class World:
         announced: When the server's address was printed.
     """
 
-    def __init__(self, monkeypatch, *, num_api_servers=1, drain_s=20.0, record=None, **settings):
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        num_api_servers=1,
+        drain_s=20.0,
+        record=None,
+        replicas=None,
+        **settings,
+    ):
         self.now_s = 1000.0
         self.engines, self.api_servers, self.announced, self.forgotten = [], [], [], []
         self.on_begin = lambda process: process.say(Ready())
+        self.models = {}
         self._agenda, self._order, self._pids = [], count(), count(70_001)
         self._processes = []
         self._settings = Settings(**{"hung_after_s": 1e9, **settings})
         self.options = ServeOptions(
             *((), RuntimeOptions("cpu", "float32"), EngineConfig(), self._settings, drain_s),
-            *(num_api_servers, record),
+            *(num_api_servers, record, replicas or ReplicaOptions()),
         )
         fake = {
             "time": SimpleNamespace(monotonic=lambda: self.now_s),
@@ -144,7 +154,7 @@ class World:
         """Run a supervisor to its end; its exit code."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.listener = listener
-            return Supervisor(self.options, {}, [listener], "http://here").run()
+            return Supervisor(self.options, self.models, [listener], "http://here").run()
 
     def later(self, wait_s, action):
         """Do something after a while."""

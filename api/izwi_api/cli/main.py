@@ -16,6 +16,7 @@ from izwi_api.cli import (
     models,
     pull,
     replay,
+    replicas,
     say,
     serve,
     talk,
@@ -76,3 +77,4 @@ for verb in (
 app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
+app.add_typer(replicas.app, name="replicas")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, StartFailed
+from izwi.router.options import RouterOptions
 from izwi_api.cli.options import (
     Device,
     DeviceMibOption,
@@ -24,7 +26,7 @@ from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.options import ServeOptions
+from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
@@ -139,6 +141,41 @@ InProcessOption = Annotated[
 ]
 
 
+ReplicasOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=64,
+        help="Engine processes behind the API servers, one GPU after the other. Default: 1, or one "
+        "for each of --devices.",
+    ),
+]
+DevicesOption = Annotated[
+    str,
+    typer.Option(metavar="D0,D1,...", help="Device of each engine process, such as cuda:0,cuda:1."),
+]
+RouterOption = Annotated[
+    str,
+    typer.Option(
+        help="How requests are placed on replicas: prefix, least_load, round_robin, random, fcfs."
+    ),
+]
+MaxInFlightOption = Annotated[
+    int, typer.Option(min=0, help="Requests that all replicas may have at a time; 0: no limit.")
+]
+MaxInFlightEachOption = Annotated[
+    int, typer.Option(min=0, help="Requests that one replica may have at a time; 0: no limit.")
+]
+PlaceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=N[,N]",
+        help="Serve a model only from these replicas, such as izwi-tiny-asr=0; repeatable.",
+    ),
+]
+MinReadyOption = Annotated[
+    int, typer.Option(min=1, help="Replicas that must be ready for /readyz to say so.")
+]
 ModelOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -193,6 +230,13 @@ def serve(
     drain_s: DrainOption = 30.0,
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
+    replicas: ReplicasOption = 0,
+    devices: DevicesOption = "",
+    router: RouterOption = "prefix",
+    max_in_flight: MaxInFlightOption = 0,
+    max_in_flight_each: MaxInFlightEachOption = 0,
+    min_ready: MinReadyOption = 1,
+    place: PlaceOption = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
@@ -221,7 +265,64 @@ def serve(
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings) and not in_process else 0
-        _run(ServeOptions(*loads, settings, drain_s, num_api_servers, record), host, port)
+        routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
+        used = parse_devices(replicas, devices, device)
+        engines = ReplicaOptions(used, routing, min_ready, parse_places(place or ()))
+        options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
+        check_replicas(options)
+        _run(options, host, port)
+
+
+def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ...]:
+    """Return the device of each engine process; empty if there is one on the usual device.
+
+    Args:
+        num_replicas: As given; 0 if it was not.
+        devices: Devices, separated by commas; empty if they were not given.
+        device: The device of all engines if `devices` is empty.
+
+    Raises:
+        InvalidRequest: The two contradict each other, or a device has no name.
+    """
+    names = tuple(name.strip() for name in devices.split(",")) if devices else ()
+    if "" in names:
+        raise InvalidRequest(f"--devices has an empty name: {devices!r}", param="devices")
+    if names and num_replicas not in (0, len(names)):
+        raise InvalidRequest(
+            f"--replicas {num_replicas} and --devices {devices} contradict each other: give one",
+            param="devices",
+        )
+    return names or ((device,) * num_replicas if num_replicas > 1 else ())
+
+
+def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read `NAME=0,1` entries. Raises InvalidRequest."""
+    places: dict[str, tuple[int, ...]] = {}
+    for entry in entries:
+        name, _, numbers = entry.rpartition("=")
+        if not name or not all(number.isdecimal() for number in numbers.split(",")):
+            raise InvalidRequest(
+                f"--place must be like 'izwi-tiny-asr=0' or 'izwi-tiny-asr=0,1', got {entry!r}",
+                param="place",
+            )
+        places[name] = places.get(name, ()) + tuple(map(int, numbers.split(",")))
+    return places
+
+
+def check_replicas(options: ServeOptions) -> None:
+    """Refuse what several engine processes cannot do. Raises InvalidRequest."""
+    if options.replicas.count == 1:
+        return
+    if not options.num_api_servers:
+        raise InvalidRequest(
+            "several replicas need API servers in processes of their own: leave out --in-process, "
+            "--api-servers 0 and --manage-models",
+            param="replicas",
+        )
+    if options.record is not None:
+        raise InvalidRequest(
+            "--record records one engine: use it without --replicas", param="record"
+        )
 
 
 def _can_part(settings: Settings) -> bool:

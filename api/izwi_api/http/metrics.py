@@ -13,7 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from izwi.engine_client.protocol import EngineClient
+from izwi.engine_client.protocol import EngineClient, ReplicaReport, ReplicaStatus, replicas_of
 from izwi.metrics import FIGURES
 from izwi_api.services.answer_figures import AnswerFigures
 
@@ -126,20 +126,37 @@ class HttpMetrics:
 
 
 class EngineFigures(Collector):
-    """The engine's figures, read on demand."""
+    """The engine's figures, read on demand; of several engines, each with its number."""
 
     def __init__(self, engine: EngineClient):
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        """Yield a metric family for each figure, with a sample for each model."""
-        load = self._engine.load
+        """Yield a metric family for each figure, with a sample for each model and engine."""
+        replicas = replicas_of(self._engine)
+        loads = [([str(one.replica)], one.load) for one in replicas] or [([], self._engine.load)]
+        labels = ["model", "replica"] if replicas else ["model"]
         for name, figure in FIGURES.items():
             family = CounterMetricFamily if figure.grows else GaugeMetricFamily
-            metric = family(f"izwi_engine_{name}", figure.help, labels=["model"])
-            for model, figures in load.items():
-                metric.add_metric([model], figures[name])
+            metric = family(f"izwi_engine_{name}", figure.help, labels=labels)
+            for number, load in loads:
+                for model, figures in load.items():
+                    metric.add_metric([model, *number], figures[name])
             yield metric
+        if replicas:
+            yield _statuses(replicas)
+
+
+def _statuses(replicas: Iterable[ReplicaReport]) -> Metric:
+    metric = GaugeMetricFamily(
+        "izwi_replica",
+        "Engines by whether they get requests: 1 for the status of each.",
+        labels=["replica", "status"],
+    )
+    for one in replicas:
+        for status in ReplicaStatus:
+            metric.add_metric([str(one.replica), status.value], float(one.status is status))
+    return metric
 
 
 class CountRequests:

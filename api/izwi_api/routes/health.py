@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
+from izwi.engine_client.protocol import replicas_of
 from izwi_api.http.app_state import state_of
 
 router = APIRouter()
@@ -18,11 +19,19 @@ async def livez() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """Return 200 while the engine runs, serves a model and accepts requests, else 503."""
+    """Return 200 while the engine runs, serves a model and accepts requests, else 503.
+
+    With several engines, `replicas` says whether each of them gets requests.
+    """
     state = state_of(request)
     names = state.services.registry.names()
+    found: dict[str, object] = {"models": names}
+    if replicas := replicas_of(state.services.engine):
+        found["replicas"] = [
+            {"replica": one.replica, "status": one.status.value} for one in replicas
+        ]
     if state.drain.is_begun:
-        return JSONResponse({"status": "draining", "models": names}, 503)
+        return JSONResponse({"status": "draining", **found}, 503)
     if not (state.services.engine.alive and names):
-        return JSONResponse({"status": "unavailable", "models": names}, 503)
-    return JSONResponse({"status": "ok", "models": names})
+        return JSONResponse({"status": "unavailable", **found}, 503)
+    return JSONResponse({"status": "ok", **found})

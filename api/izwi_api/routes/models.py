@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
+from izwi.engine_client.protocol import replicas_of
 from izwi_api.http.app_state import state_of
 from izwi_api.http.errors import error_body
 from izwi_api.routes.realtime_calls import has_webrtc
@@ -67,11 +70,21 @@ def _entry(request: Request, name: str) -> dict[str, object]:
     """Describe a model by name or alias.
 
     `root` is its name, `task` its main purpose, `languages` the names of those that it speaks or
-    understands; empty if it does not list them.
+    understands; empty if it does not list them. With several engines, `replicas` has the memory of
+    each.
     """
     state = state_of(request)
     model = state.services.registry.model(name)
-    figures = state.services.engine.load.get(model.name, {})
+    engine = state.services.engine
+    replicas = [
+        {
+            "replica": one.replica,
+            "status": one.status.value,
+            "memory": _memory(one.load.get(model.name, {})),
+        }
+        for one in replicas_of(engine)
+        if model.name in one.load or not one.load
+    ]
     able = [capability.value for capability in model.frontend.capabilities]
     return {
         "id": name,
@@ -82,6 +95,11 @@ def _entry(request: Request, name: str) -> dict[str, object]:
         "task": able[0],
         "capabilities": able,
         "languages": list(getattr(model.frontend, "languages", ())),
-        "memory": {part: int(figures[part]) for part in _MEMORY if part in figures}
-        | {"kv_bytes": int(figures.get("pages", 0) * figures.get("page_bytes", 0))},
-    }
+        "memory": _memory(engine.load.get(model.name, {})),
+    } | ({"replicas": replicas} if replicas else {})
+
+
+def _memory(figures: Mapping[str, float]) -> dict[str, int]:
+    """Return the parts of the memory plan that the figures of a model have, in bytes."""
+    parts = {part: int(figures[part]) for part in _MEMORY if part in figures}
+    return parts | {"kv_bytes": int(figures.get("pages", 0) * figures.get("page_bytes", 0))}

@@ -22,6 +22,9 @@ from izwi_api.serve.app import create_app
 from izwi_api.serve.control import (
     ApiServerSpec,
     Control,
+    Drained,
+    EngineAccepts,
+    EngineDraining,
     EngineGone,
     EngineUp,
     Ready,
@@ -30,6 +33,7 @@ from izwi_api.serve.control import (
 from izwi_api.serve.listen_sockets import ListenSocket
 from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
 from izwi_api.services.chat.answer import start_ahead
 
@@ -56,7 +60,7 @@ class ApiServer(Server):
         drain: Drain,
         drain_s: float,
         control: Control,
-        engine: RemoteEngine,
+        engine: ReplicaRouter,
     ):
         super().__init__(config, drain, drain_s)
         self._running, self._control, self._engine = drain, control, engine
@@ -89,12 +93,18 @@ class ApiServer(Server):
             threading.Timer(_CUT_OFF_S, os._exit, (1,)).start()
             return
         for message in messages:
-            if isinstance(message, EngineUp):
-                self._engine.connect(message.address)
-            elif isinstance(message, EngineGone):
-                self._engine.disconnect()
-                if self._running.is_begun:  # a draining server gets no other engine
-                    self._engine.give_up()
+            match message:
+                case EngineUp():
+                    self._engine.connect(message.replica, message.address)
+                case EngineGone():
+                    self._engine.disconnect(message.replica)
+                    if self._running.is_begun:  # a draining server gets no other engine
+                        self._engine.give_up()
+                case EngineDraining():
+                    self._engine.drain(message.replica, is_hung=message.is_hung)
+                    self._control.send(Drained(message.replica))
+                case EngineAccepts():
+                    self._engine.accept(message.replica)
 
 
 LoadModels = Callable[[ApiServerSpec], Registry]
@@ -119,6 +129,21 @@ def api_server_config(app: ASGIApp, spec: ApiServerSpec) -> uvicorn.Config:
     return config
 
 
+def _engine_client(spec: ApiServerSpec) -> ReplicaRouter:
+    """Return a client of all engines; none is connected yet."""
+    options, codec = spec.replicas, RequestCodec()
+    engines = [
+        RemoteEngine(
+            *(spec.name, spec.folder, codec),
+            sends_asks=spec.sends_asks,
+            patience_s=spec.settings.resume_within_s,
+            replica=replica,
+        )
+        for replica in range(options.count)
+    ]
+    return ReplicaRouter(engines, options.router, options.min_ready)
+
+
 def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
     """Serve until the supervisor asks to stop.
 
@@ -126,13 +151,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         IzwiError: A setting cannot be used.
         OSError: A file that the settings name cannot be used.
     """
-    engine = RemoteEngine(
-        spec.name,
-        spec.folder,
-        RequestCodec(),
-        sends_asks=spec.sends_asks,
-        patience_s=spec.settings.resume_within_s,
-    )
+    engine = _engine_client(spec)
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     omit_queries()
     state: AppState = app.state.izwi

@@ -17,8 +17,8 @@ class Child:
     """A process.
 
     Attributes:
+        replica: Number of the engine, or None for an API server.
         is_ready: It has reported that it is ready.
-        is_ready: It has said that it works.
         heartbeat_s: When it last sent a message.
     """
 
@@ -26,6 +26,7 @@ class Child:
     slot: int | None
     process: subprocess.Popen[bytes]
     control: Control
+    replica: int | None = None
     is_ready: bool = False
     ready_s: float = 0.0
     heartbeat_s: float = 0.0

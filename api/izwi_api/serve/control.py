@@ -21,6 +21,7 @@ from izwi.config import EngineConfig
 from izwi.errors import IzwiError
 from izwi_api.console import code_of
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.options import ReplicaOptions
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.settings import Settings
 
@@ -38,6 +39,8 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
         address: Where the engine receives commands.
         models: Folders by the name under which they are served.
         record: File to append to, or None.
+        replica: The engine's number.
+        publishes_prefixes: API servers choose among several engines by the prefixes they know.
     """
 
     folder: Path
@@ -46,6 +49,8 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
     runtime: RuntimeOptions
     config: EngineConfig
     record: Path | None
+    replica: int = 0
+    publishes_prefixes: bool = False
 
 
 class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
@@ -60,6 +65,7 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
         sends_asks: Requests are sent with the input that they were prepared from.
         metrics: Folder in which several API servers share their counts, or None.
         kept: File of earlier answers that they share, or None.
+        replicas: The engines, and how requests are placed on them.
     """
 
     name: str
@@ -71,16 +77,43 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
     sends_asks: bool
     metrics: Path | None
     kept: Path | None
+    replicas: ReplicaOptions = ReplicaOptions()
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):
     """To API servers: an engine receives commands at this address."""
 
     address: str
+    replica: int = 0
 
 
 class EngineGone(msgspec.Struct, tag=True, frozen=True):
     """To API servers: the engine died, and its requests get no more output."""
+
+    replica: int = 0
+
+
+class EngineDraining(msgspec.Struct, tag=True, frozen=True):
+    """To API servers: move the requests of an engine to the others, and send it no more.
+
+    Attributes:
+        is_hung: It has stopped responding.
+    """
+
+    replica: int
+    is_hung: bool = False
+
+
+class EngineAccepts(msgspec.Struct, tag=True, frozen=True):
+    """To API servers: an engine that was draining may get requests again."""
+
+    replica: int
+
+
+class Drained(msgspec.Struct, tag=True, frozen=True):
+    """From an API server: `EngineDraining` was carried out."""
+
+    replica: int
 
 
 class ApiServerGone(msgspec.Struct, tag=True, frozen=True):
@@ -105,7 +138,17 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Message = (
-    EngineSpec | ApiServerSpec | EngineUp | EngineGone | ApiServerGone | Ready | Alive | Failed
+    EngineSpec
+    | ApiServerSpec
+    | EngineUp
+    | EngineGone
+    | EngineDraining
+    | EngineAccepts
+    | Drained
+    | ApiServerGone
+    | Ready
+    | Alive
+    | Failed
 )
 
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import zmq
 
-from izwi.backends.choice import open_backend
+from izwi.backends.choice import open_backend, spread_device
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, load_model
 from izwi.engine.engine import Engine
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between reports of figures while there is work; one more report follows when it ends.
 _FIGURES_EVERY_S = 0.1
+# Page digests of each model that are published to routers, the most recently used first.
+_MOST_DIGESTS = 1024
 # Messages with chunks that an API server may leave unacknowledged before all its requests get
 # backpressure. A working API server acknowledges every `ACKNOWLEDGE_EVERY` messages.
 MAX_UNACKNOWLEDGED = 256
@@ -61,6 +63,7 @@ class _ApiServerConnection:
         num_unacknowledged: Messages with chunks that it has not acknowledged.
         is_behind: It has so many of these that its requests get backpressure.
         load: The figures that were last sent to it.
+        num_prefix_changes: Changes of the known prefixes up to those that were last sent to it.
     """
 
     def __init__(self, socket: Socket):
@@ -70,6 +73,7 @@ class _ApiServerConnection:
         self.num_unacknowledged = 0
         self.is_behind = False
         self.load: wire.LoadFigures = {}
+        self.num_prefix_changes = 0
 
 
 class ApiServerConnections:
@@ -82,6 +86,7 @@ class ApiServerConnections:
         codec: Decodes its requests.
         context: ZeroMQ's context.
         died: Called on the step thread when that thread cannot continue.
+        publishes: Send the known prefixes, for routers.
     """
 
     def __init__(
@@ -90,7 +95,10 @@ class ApiServerConnections:
         codec: wire.RequestCodec,
         context: Context,
         died: Callable[[], object] = lambda: None,
+        *,
+        publishes: bool = False,
     ):
+        self._publishes = publishes
         self._engine, self._codec, self._context, self._died = engine, codec, context, died
         self.thread = SteppingThread(engine, self)
         self._lines: dict[str, _ApiServerConnection] = {}
@@ -146,6 +154,21 @@ class ApiServerConnections:
             if not line.is_behind:
                 line.load = load
                 send(line.socket, message)
+        if self._publishes:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Send the known prefixes to API servers that have older ones."""
+        num_changes = self._engine.num_prefix_changes
+        lines = [line for line in self._lines.values() if not line.is_behind]
+        outdated = [line for line in lines if line.num_prefix_changes != num_changes]
+        if not outdated:
+            return
+        message = wire.Prefixes(self._engine.prefix_digests(_MOST_DIGESTS))
+        frames = wire.encode_engine_message(message)
+        for line in outdated:
+            line.num_prefix_changes = num_changes
+            send(line.socket, frames)
 
     def ended(self, broken: BaseException | None) -> None:
         """End this process if the step thread failed; the next engine resumes its requests."""
@@ -251,7 +274,10 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     engine = Engine(models, backend, spec.config, weight_bytes=weight_bytes)
     context: Context = zmq.Context.instance()
     # exit at once, whatever state the device is in: for the supervisor it is as if it was killed
-    lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))
+    lines = ApiServerConnections(
+        *(engine, wire.RequestCodec(), context, partial(os._exit, DIED)),
+        publishes=spec.publishes_prefixes,
+    )
     commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
     settle()
@@ -276,7 +302,8 @@ def load_models(
 ) -> tuple[Mapping[str, Model], Backend, Mapping[str, int]]:
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
-    backend = open_backend(where.device, where.dtype, where.weights, where.attention)
+    device = spread_device(where.device, spec.replica) if spec.publishes_prefixes else where.device
+    backend = open_backend(device, where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes

@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
+from izwi.router.options import RouterOptions
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.settings import Settings
 
 ADDRESS_TAKEN = 3  # the exit code
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """The engines of a server.
+
+    Attributes:
+        devices: The device of each engine; empty: one engine on the device of the runtime options.
+        router: How requests are placed on them.
+        min_ready: Engines that must accept requests before the server says that it is ready.
+        places: Numbers of the engines that serve a model, by its name; others are served by all.
+    """
+
+    devices: tuple[str, ...] = ()
+    router: RouterOptions = field(default_factory=RouterOptions)
+    min_ready: int = 1
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_ready <= self.count:
+            raise InvalidRequest(
+                f"--min-ready must be between 1 and the number of replicas ({self.count}), "
+                f"got {self.min_ready}",
+                param="min_ready",
+            )
+        for name, numbers in self.places.items():
+            if wrong := [number for number in numbers if not 0 <= number < self.count]:
+                raise InvalidRequest(
+                    f"--place {name}: there is no replica {wrong[0]}; they are 0 to "
+                    f"{self.count - 1}",
+                    param="place",
+                )
+
+    def serves(self, replica: int, model: str) -> bool:
+        """Whether an engine serves a model."""
+        return replica in self.places.get(model, (replica,))
+
+    def check_models(self, models: Collection[str]) -> None:
+        """Check the places of models. Raises InvalidRequest."""
+        if unknown := [name for name in self.places if name not in models]:
+            raise InvalidRequest(
+                f"--place: no model is called {unknown[0]!r}; they are {', '.join(models)}",
+                param="place",
+            )
+        for replica in range(self.count):
+            if models and not any(self.serves(replica, model) for model in models):
+                raise InvalidRequest(f"--place leaves replica {replica} no model", param="place")
+
+    @property
+    def count(self) -> int:
+        """Number of engines."""
+        return max(1, len(self.devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +76,7 @@ class ServeOptions:
         drain_s: Seconds that requests in flight may take to finish after SIGTERM.
         num_api_servers: Processes for HTTP; with 0 everything runs in one process.
         record: File to append to, or None.
+        replicas: The engines, and how requests are placed on them.
     """
 
     sources: tuple[str, ...]
@@ -30,3 +86,4 @@ class ServeOptions:
     drain_s: float
     num_api_servers: int = 1
     record: Path | None = None
+    replicas: ReplicaOptions = field(default_factory=ReplicaOptions)

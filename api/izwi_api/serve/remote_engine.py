@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 from weakref import ref
 
 import zmq
 
 from izwi.engine_client.output_stream import Stream, aborted, failure
 from izwi.engine_client.protocol import Answer, Answers
-from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest
+from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
@@ -32,6 +33,34 @@ ACKNOWLEDGE_EVERY = 32
 _MOST_AT_ONCE = 64
 # Engines that may die while they run a request before it fails.
 _MOST_DEATHS = 1
+
+
+# Seconds after which a refusal comes from a long wait, not from a full queue.
+_REFUSED_AT_ONCE_S = 1.0
+
+
+class Router(Protocol):
+    """What decides over several engines, as each of their clients sees it."""
+
+    def welcomed(self, engine: RemoteEngine) -> None:
+        """An engine accepts requests; those that waited for it were sent."""
+        ...
+
+    def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
+        """An engine has published the prefixes that it knows."""
+        ...
+
+    def begun(self, engine: RemoteEngine, request: Request) -> float:
+        """Count a request of an engine; return its predicted work."""
+        ...
+
+    def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
+        """Count a request that has ended with a chunk, or moves to another engine."""
+        ...
+
+    def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
+        """Move requests that an engine's queue refused to another; False if none takes them."""
+        ...
 
 
 class RemoteEngine:
@@ -50,6 +79,7 @@ class RemoteEngine:
         sends_asks: Send requests with the input that they were prepared from, for recordings.
         patience_s: Seconds for which requests in flight wait for the next engine before they end
             with EngineStopped; 0: they end at once.
+        replica: The engine's number, if there are several.
     """
 
     def __init__(
@@ -60,7 +90,9 @@ class RemoteEngine:
         *,
         sends_asks: bool = False,
         patience_s: float = 0.0,
+        replica: int = 0,
     ):
+        self.replica = replica
         self._name, self._folder, self._codec = name, folder, codec
         self._sends_asks, self._patience_s = sends_asks, patience_s
         self._context: Context = zmq.Context.instance()
@@ -73,8 +105,20 @@ class RemoteEngine:
         self._num_engines = 0
         self._num_acknowledged = 0
         self._is_welcome = False
+        # of ids that moved to another engine: last chunks that are still to come
+        self._moved: Counter[str] = Counter()
+        self.router: Router | None = None
         self.max_backlog = 1
         self.load: Mapping[str, Mapping[str, float]] = {}
+
+    @property
+    def gone_s(self) -> float:
+        """When the last engine died, on the event loop's clock."""
+        return self._gone_s
+
+    def runs(self, request_id: str) -> bool:
+        """Whether a request of this engine, or one that waits for the next one, has the id."""
+        return request_id in self._resumables
 
     @property
     def alive(self) -> bool:
@@ -97,7 +141,7 @@ class RemoteEngine:
         """
         self.disconnect()
         self._num_engines += 1
-        own = f"ipc://{self._folder / f'{self._name}-{self._num_engines}'}"
+        own = f"ipc://{self._folder / f'{self._name}-{self.replica}-{self._num_engines}'}"
         self._engine_messages = open_socket(self._context, zmq.PULL)
         self._engine_messages.bind(own)
         self._commands = open_socket(self._context, zmq.PUSH)
@@ -113,6 +157,7 @@ class RemoteEngine:
             return
         had_requests, self._is_welcome = self._is_welcome, False
         self._num_acknowledged, self.load = 0, {}
+        self._moved.clear()
         self._gone_s = self._loop.time()
         self._loop.remove_reader(self._engine_messages.fileno())
         self._commands.close()
@@ -163,15 +208,74 @@ class RemoteEngine:
         frames = self._codec.submit(self._name, requests, with_ask=self._sends_asks)
         streams = [Stream(name, self, loop) for name in ids]
         for request, stream in zip(requests, streams, strict=True):
-            name = request.request_id
-            self._resumables[name] = ResumableRequest(
-                request, ref(stream, partial(self._stream_dropped, name, loop))
+            dropped = partial(self._stream_dropped, request.request_id, loop)
+            self._add(
+                ResumableRequest(
+                    request, ref(stream, dropped), together=tuple(ids), submitted_s=loop.time()
+                )
             )
         if self._is_welcome:
             self._send(frames)
         elif self._giving_up is None:
             self._giving_up = loop.call_later(waits_s, self.give_up)
         return Answers(streams)
+
+    def give_away(
+        self, takes: Callable[[Request], bool], *, is_hung: bool = False
+    ) -> list[ResumableRequest]:
+        """Stop to run requests, for another engine to go on with them; return them in order.
+
+        Requests whose readers have left stay. An engine that is still connected is told to abort
+        the others; what it sends of them from now on is dropped.
+
+        Args:
+            takes: Whether another engine takes a request; others stay.
+            is_hung: The engine has stopped responding, which counts as a death. Requests that have
+                survived one stay.
+        """
+        given: list[ResumableRequest] = []
+        for name, resumable in list(self._resumables.items()):
+            resumable.num_deaths += is_hung and not resumable.paused
+            may_move = not resumable.is_aborted and resumable.num_deaths <= _MOST_DEATHS
+            if may_move and takes(resumable.request):
+                given.append(self.release(name))
+        return given
+
+    def release(self, request_id: str, *, has_ended: bool = False) -> ResumableRequest:
+        """Stop to run a request; `has_ended`: its engine has sent the last chunk."""
+        resumable = self._resumables.pop(request_id)
+        if self._is_welcome and not has_ended:
+            self._tell(wire.Abort(request_id))
+            self._moved[request_id] += 1
+        if self.router is not None:
+            self.router.ended(self, resumable, None)
+        if not self._resumables:
+            self._stop_waiting()
+        return resumable
+
+    def take_over(self, resumables: Sequence[ResumableRequest], *, is_begun: bool) -> None:
+        """Go on with requests of another engine; this one must accept requests.
+
+        Args:
+            resumables: From `give_away` or `release` of their clients.
+            is_begun: They resume where their logs end; False: they start here, in one step.
+        """
+        loop = asyncio.get_running_loop()
+        for resumable in resumables:
+            stream, name = resumable.stream(), resumable.request.request_id
+            if stream is not None:
+                stream.move(self)
+                resumable.stream = ref(stream, partial(self._stream_dropped, name, loop))
+            self._add(resumable)
+        if is_begun:
+            for resumable in resumables:
+                self._resubmit(resumable)
+        else:
+            requests = [resumable.request for resumable in resumables]
+            self._send(self._codec.submit(self._name, requests, with_ask=self._sends_asks))
+        for resumable in resumables:
+            if resumable.stream() is None:
+                self.abort(resumable.request.request_id)
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step; nothing if it has ended."""
@@ -232,15 +336,23 @@ class RemoteEngine:
     def _go_on(self) -> None:
         """Resubmit requests in flight, with their logs, to a new engine."""
         self._stop_waiting()
-        for request_id, resumable in self._resumables.items():
-            frames = self._codec.submit(
-                self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
-            )
-            self._send(frames)
-            if resumable.backpressured:
-                self._send_command(wire.Backpressure(request_id, True))
+        for resumable in self._resumables.values():
+            self._resubmit(resumable)
         if self._resumables:
             logger.warning("resuming %d requests on the next engine", len(self._resumables))
+
+    def _resubmit(self, resumable: ResumableRequest) -> None:
+        frames = self._codec.submit(
+            self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
+        )
+        self._send(frames)
+        if resumable.backpressured:
+            self._tell(wire.Backpressure(resumable.request.request_id, True))
+
+    def _add(self, resumable: ResumableRequest) -> None:
+        self._resumables[resumable.request.request_id] = resumable
+        if self.router is not None:
+            resumable.work = self.router.begun(self, resumable.request)
 
     def _stop_waiting(self) -> None:
         if self._giving_up is not None:
@@ -268,6 +380,8 @@ class RemoteEngine:
 
     def _end(self, resumable: ResumableRequest, last: Chunk) -> None:
         del self._resumables[resumable.request.request_id]
+        if self.router is not None:
+            self.router.ended(self, resumable, last)
         resumable.deliver(last)
 
     def _send_command(self, command: wire.Command) -> None:
@@ -303,17 +417,53 @@ class RemoteEngine:
                 self.max_backlog, self.load = message.max_backlog, message.load
                 self._is_welcome = True
                 self._go_on()
+                if self.router is not None:
+                    self.router.welcomed(self)
+            case wire.Prefixes():
+                if self.router is not None:
+                    self.router.published(self, message.digests)
             case wire.Figures():
                 self.load = message.load
             case wire.Chunks():
-                for chunk in message.chunks:
+                chunks = (
+                    message.chunks if self.router is None else self._place_again(message.chunks)
+                )
+                for chunk in chunks:
                     self._give(chunk)
                 self._num_acknowledged += 1
                 if self._num_acknowledged == ACKNOWLEDGE_EVERY:
                     self._num_acknowledged = 0
                     self._send_command(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
+    def _place_again(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Move requests that a full queue has refused to another engine; return other chunks."""
+        if self.router is None:
+            return chunks
+        refused = [one.request_id for one in chunks if isinstance(one.error, Overloaded)]
+        moved: set[str] = set()
+        for name in refused:
+            resumable = self._resumables.get(name)
+            if resumable is None or name in self._moved or self._has_waited(resumable):
+                continue
+            names = [one for one in refused if one in resumable.together and one not in self._moved]
+            group = [self._resumables[one] for one in names if one in self._resumables]
+            if self.router.refused(self, group):
+                moved.update(names)
+        return [chunk for chunk in chunks if chunk.request_id not in moved]
+
+    def _has_waited(self, resumable: ResumableRequest) -> bool:
+        """Whether a refusal ends a request: it is no longer new, or its reader has left."""
+        assert self._loop is not None
+        is_late = self._loop.time() - resumable.submitted_s > _REFUSED_AT_ONCE_S
+        return is_late or resumable.has_output or resumable.is_aborted
+
     def _give(self, chunk: Chunk) -> None:
+        if self._moved and chunk.request_id in self._moved:  # another engine goes on with it
+            if chunk.reason is not None:
+                self._moved[chunk.request_id] -= 1
+                if not self._moved[chunk.request_id]:
+                    del self._moved[chunk.request_id]
+            return
         resumable = self._resumables.get(chunk.request_id)
         if resumable is None:
             if chunk.reason is None:  # it still runs, but has no reader
@@ -322,6 +472,8 @@ class RemoteEngine:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
             resumable.give(chunk)
+            if chunk.reason is not None and self.router is not None:
+                self.router.ended(self, resumable, chunk)
 
     def _fail_all(self, error: InvalidMessage) -> None:
         for request_id, resumable in list(self._resumables.items()):

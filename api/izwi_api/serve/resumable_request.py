@@ -25,6 +25,10 @@ class ResumableRequest:
         paused: It was paused.
         backpressured: Its reader is behind.
         num_deaths: Engines that died while they ran it.
+        together: Ids of the requests that it was submitted with, itself included.
+        submitted_s: When, on the event loop's clock.
+        refused_by: Replicas whose queues refused it.
+        work: Its predicted work, if a router counts that.
     """
 
     request: Request
@@ -35,9 +39,23 @@ class ResumableRequest:
     paused: bool = False
     backpressured: bool = False
     num_deaths: int = 0
+    together: tuple[str, ...] = ()
+    submitted_s: float = 0.0
+    refused_by: frozenset[int] = frozenset()
+    work: float = 0.0
     _entries: list[Int64] = field(default_factory=list)
     _logprobs: list[Float32] = field(default_factory=list)
     _chunk_samples: list[int] = field(default_factory=list)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether its reader was given any output."""
+        return bool(self._entries or self._chunk_samples)
+
+    @property
+    def num_entries(self) -> int:
+        """Entries that its reader was given."""
+        return sum(map(len, self._entries))
 
     def give(self, chunk: Chunk) -> None:
         """Pass a chunk to the reader, and add its output to the log."""

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -31,6 +31,9 @@ from izwi_api.serve.control import (
     ApiServerGone,
     ApiServerSpec,
     Control,
+    Drained,
+    EngineAccepts,
+    EngineDraining,
     EngineGone,
     EngineSpec,
     EngineUp,
@@ -39,12 +42,29 @@ from izwi_api.serve.control import (
     Ready,
 )
 from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
+from izwi_api.serve.operator_socket import (
+    DrainReplica,
+    ListReplicas,
+    Operator,
+    OperatorSocket,
+    ReplicaInfo,
+    Report,
+    RestartReplicas,
+    ResumeReplica,
+)
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 
 logger = logging.getLogger(__name__)
 
 PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.api_server_process")
 
+# Seconds without a heartbeat after which the requests of an engine go to another one, if one
+# accepts requests; a working engine sends one every 1 or 2 s. It is killed later, if at all.
+_UNRESPONSIVE_S = 3.5
+# Seconds that API servers may take to move the requests of an engine.
+_DRAIN_S = 10.0
+# Seconds from a replica's start until the next one is replaced: API servers connect to it first.
+_SETTLE_S = 1.0
 # Seconds until a process that was asked to stop is killed.
 _GRACE_S = 10.0
 _SECOND_GRACE_S = 3.0
@@ -57,6 +77,62 @@ class _Timer:
     due_s: float
     number: int
     action: Callable[[], None] = field(compare=False)
+
+
+@dataclass(slots=True)
+class _Replica:
+    """The place of one engine, whose process comes and goes.
+
+    Attributes:
+        number: Its number.
+        device: The engine's device, as `izwi serve` was told.
+        child: Its process, or None between the death of one and the start of the next.
+        is_drained: An operator has drained it.
+        is_hung: It has stopped responding, and its requests were moved.
+        is_restarting: Its process is being replaced on request.
+        num_starts: Processes so far.
+        reason: Why the last process ended; empty if none did, or on request.
+        num_drains: How often its requests were moved on request.
+        undrained: API servers that have not moved its requests yet.
+        when_drained: What waits for them.
+    """
+
+    number: int
+    device: str
+    child: Child | None = None
+    is_drained: bool = False
+    is_hung: bool = False
+    is_restarting: bool = False
+    num_starts: int = 0
+    reason: str = ""
+    num_drains: int = 0
+    undrained: set[str] = field(default_factory=set)
+    when_drained: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its process is ready."""
+        return self.child is not None and self.child.is_ready
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it gets requests."""
+        return self.is_ready and not (self.is_drained or self.is_hung or self.is_restarting)
+
+    @property
+    def status(self) -> str:
+        """What an operator is shown."""
+        if self.child is None:
+            return "restarting" if self.is_restarting else "failed"
+        if not self.child.is_ready:
+            return "restarting" if self.is_restarting else "starting"
+        if self.is_restarting:
+            return "draining"
+        if self.is_hung:
+            return "unresponsive"
+        if self.is_drained:
+            return "draining" if self.undrained else "drained"
+        return "ready"
 
 
 class Supervisor:
@@ -83,12 +159,13 @@ class Supervisor:
         self._listen_sockets, self._url = listen_sockets, url
         self._folder = Path()
         self._selector = selectors.DefaultSelector()
-        self._engine: Child | None = None
+        devices = serve_options.replicas.devices or (serve_options.runtime.device,)
+        self._replicas = [_Replica(number, device) for number, device in enumerate(devices)]
+        self._to_restart: list[int] = []  # replicas that an operator wants to be replaced, in turn
         self._api_servers: set[Child] = set()
-        self._address = ""  # of the engine if it is ready, else empty
         self._numbers = count()
         self._timers: list[_Timer] = []
-        self._backoffs: dict[int | None, Backoff] = {}
+        self._backoffs: dict[tuple[int | None, int | None], Backoff] = {}
         self._is_leaving = self._has_announced = False
         self._failure: StartFailed | None = None
         self._code = 0
@@ -99,13 +176,14 @@ class Supervisor:
         Raises:
             StartFailed: A process could not start.
         """
-        with _private_folder() as self._folder, self._signals():
+        with _private_folder() as self._folder, self._signals(), self._operators():
             try:
                 self._look()
-                self._start_engine()
+                for replica in self._replicas:
+                    self._start_engine(replica)
                 for slot in range(self._serve_options.num_api_servers):
                     self._start_api_server(slot)
-                while self._engine or self._api_servers or not self._is_leaving:
+                while self._children() or not self._is_leaving:
                     self._turn()
             finally:
                 for child in self._children():
@@ -117,19 +195,32 @@ class Supervisor:
         return self._code
 
     # -- starting ------------------------------------------------------------------------------
-    def _start_engine(self) -> None:
+    def _start_engine(self, replica: _Replica) -> None:
         name = f"engine-{next(self._numbers)}"
         serve_options = self._serve_options
-        address = f"ipc://{self._folder / name}"
         spec = EngineSpec(
             self._folder,
-            address,
-            self._models,
-            serve_options.runtime,
+            self._address_of(name),
+            self._models_of(replica),
+            replace(serve_options.runtime, device=replica.device),
             serve_options.config,
             serve_options.record,
+            replica.number,
+            publishes_prefixes=len(self._replicas) > 1,
         )
-        self._engine = self._start(name, None, self._engine_program, spec)
+        child = self._start(name, None, self._engine_program, spec)
+        child.replica = replica.number
+        replica.child, replica.num_starts = child, replica.num_starts + 1
+
+    def _models_of(self, replica: _Replica) -> Mapping[str, Path]:
+        serves = self._serve_options.replicas.serves
+        return {
+            name: folder for name, folder in self._models.items() if serves(replica.number, name)
+        }
+
+    def _address_of(self, name: str) -> str:
+        """Return where an engine receives commands."""
+        return f"ipc://{self._folder / name}"
 
     def _start_api_server(self, slot: int) -> None:
         name = f"api-server-{next(self._numbers)}"
@@ -147,6 +238,7 @@ class Supervisor:
             sends_asks=serve_options.record is not None,
             metrics=metrics,
             kept=self._folder / "kept.sqlite3",
+            replicas=serve_options.replicas,
         )
         api_server = self._start(
             name, slot, self._api_server_program, spec, spec.listen_sockets, metrics
@@ -200,31 +292,61 @@ class Supervisor:
             self._handle_death(child)
             return
         child.heartbeat_s = time.monotonic()
+        replica = self._replica_of(child)
+        if replica is not None and replica.is_hung:
+            self._accept_again(replica)
         for message in messages:
-            if isinstance(message, Failed) and not self._has_announced:
-                self._fail(message.message, message.code)
-            elif isinstance(message, Failed):
-                logger.error("%s: %s", child.name, message.message)
-            elif isinstance(message, Ready):
-                self._welcome(child)
+            match message:
+                case Failed():
+                    if not self._has_announced:
+                        self._fail(message.message, message.code)
+                    else:
+                        logger.error("%s: %s", child.name, message.message)
+                    if replica is not None:
+                        replica.reason = message.message
+                case Ready():
+                    self._welcome(child)
+                case Drained():
+                    self._note_drained(self._replicas[message.replica], child.name)
+
+    def _replica_of(self, child: Child) -> _Replica | None:
+        return None if child.replica is None else self._replicas[child.replica]
 
     def _welcome(self, child: Child) -> None:
         child.is_ready, child.ready_s = True, time.monotonic()
-        if child is self._engine:
-            self._address = f"ipc://{self._folder / child.name}"
-            self._notify_api_servers(EngineUp(self._address))
-        elif self._address:
-            child.control.send(EngineUp(self._address))
-        if self._address and any(api_server.is_ready for api_server in self._api_servers):
-            if not self._has_announced:
-                logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
-                announce(self._url)
+        replica = self._replica_of(child)
+        if replica is not None:
+            replica.reason, replica.is_restarting = "", False
+            for api_server in self._api_servers:
+                if api_server.is_ready:
+                    self._introduce(replica, api_server)
+            self._later(_SETTLE_S, self._restart_next)
+        else:
+            for known in self._replicas:
+                if known.is_ready:
+                    self._introduce(known, child)
+        are_ready = all(known.is_ready for known in self._replicas)
+        if not self._has_announced and are_ready and any(one.is_ready for one in self._api_servers):
+            logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
+            announce(self._url)
             self._has_announced = True
+
+    def _introduce(self, replica: _Replica, api_server: Child) -> None:
+        """Tell an API server of an engine that is ready, and whether it may send it requests."""
+        assert replica.child is not None
+        api_server.control.send(EngineUp(self._address_of(replica.child.name), replica.number))
+        if not replica.accepts:
+            api_server.control.send(EngineDraining(replica.number, is_hung=replica.is_hung))
 
     def _look(self) -> None:
         """Kill processes that have stopped responding."""
         self._later(BEAT_S, self._look)
         limit_s, now_s = self._serve_options.settings.hung_after_s, time.monotonic()
+        for replica in self._replicas:
+            if replica.accepts and self._others_accept(replica) and replica.child is not None:
+                silent_s = now_s - replica.child.heartbeat_s
+                if silent_s > _UNRESPONSIVE_S:
+                    self._move_from_hung(replica, silent_s)
         for child in self._children():
             if child.is_ready and not self._is_leaving and now_s - child.heartbeat_s > limit_s:
                 logger.error(
@@ -242,42 +364,184 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             child.process.kill()
             status = child.process.wait()
-        if child is self._engine:
-            self._engine, self._address = None, ""
-            self._notify_api_servers(EngineGone())
+        replica = self._replica_of(child)
+        if replica is not None:
+            replica.child, replica.is_hung = None, False
+            self._notify_api_servers(EngineGone(replica.number))
         else:
             self._forget_api_server(child)
         if self._is_leaving:
             if not self._api_servers:
-                self._end_engine()
+                self._end_engines()
             return
         if not self._has_announced:
             self._fail(f"{child.name} ended with status {status} before it was ready", 1)
             return
+        if replica is not None and replica.is_restarting and child.is_ready:
+            logger.info("replica %d: %s has ended and is replaced", replica.number, child.name)
+            self._start_engine(replica)
+            return
         worked_s = time.monotonic() - child.ready_s if child.is_ready else 0.0
-        wait_s = self._backoffs.setdefault(child.slot, Backoff()).after(worked_s)
+        wait_s = self._backoffs.setdefault((child.slot, child.replica), Backoff()).after(worked_s)
         logger.error("%s ended with status %d; next in %.2f s", child.name, status, wait_s)
-        self._later(wait_s, lambda: self._replace(child.slot))
+        if replica is not None and not replica.reason:
+            replica.reason = f"ended with status {status}"
+        self._later(wait_s, lambda: self._replace(child))
 
     def _forget_api_server(self, api_server: Child) -> None:
         self._api_servers.discard(api_server)
-        if self._engine is not None and self._engine.is_ready:
-            self._engine.control.send(ApiServerGone(api_server.name))
+        for replica in self._replicas:
+            if replica.child is not None and replica.is_ready:
+                replica.child.control.send(ApiServerGone(api_server.name))
+            self._note_drained(replica, api_server.name)
         if self._serve_options.num_api_servers > 1:
             mark_process_dead(api_server.process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
 
-    def _replace(self, slot: int | None) -> None:
+    def _replace(self, child: Child) -> None:
         if self._is_leaving:
             return
-        if slot is None:
-            self._start_engine()
-        else:
-            self._start_api_server(slot)
+        replica = self._replica_of(child)
+        if replica is not None:
+            self._start_engine(replica)
+        elif child.slot is not None:
+            self._start_api_server(child.slot)
 
     def _notify_api_servers(self, message: Message) -> None:
         for api_server in self._api_servers:
             if api_server.is_ready:
                 api_server.control.send(message)
+
+    # -- replicas ------------------------------------------------------------------------------
+    def _others_accept(self, replica: _Replica) -> bool:
+        """Whether each model of a replica has another one that accepts requests."""
+        others = [other for other in self._replicas if other is not replica and other.accepts]
+        serves = self._serve_options.replicas.serves
+        return bool(others) and all(
+            any(serves(other.number, model) for other in others)
+            for model in self._models_of(replica)
+        )
+
+    def _move_from_hung(self, replica: _Replica, silent_s: float) -> None:
+        """Let the requests of an engine that does not respond go on at the others."""
+        replica.is_hung = True
+        logger.error(
+            "replica %d has not responded for %.1f s: its requests go on elsewhere",
+            *(replica.number, silent_s),
+        )
+        self._notify_api_servers(EngineDraining(replica.number, is_hung=True))
+
+    def _accept_again(self, replica: _Replica) -> None:
+        replica.is_hung = False
+        logger.warning("replica %d responds again", replica.number)
+        if replica.accepts:
+            self._notify_api_servers(EngineAccepts(replica.number))
+
+    def _drain(self, replica: _Replica, when_drained: Callable[[], None]) -> None:
+        """Let API servers move the requests of an engine; then do something."""
+        replica.undrained = {one.name for one in self._api_servers if one.is_ready}
+        replica.when_drained.append(when_drained)
+        self._notify_api_servers(EngineDraining(replica.number))
+        replica.num_drains += 1
+        number = replica.num_drains
+
+        def give_up() -> None:
+            if number == replica.num_drains:
+                self._end_drain(replica)
+
+        self._later(_DRAIN_S, give_up)
+        if not replica.undrained:
+            self._end_drain(replica)
+
+    def _note_drained(self, replica: _Replica, api_server: str) -> None:
+        if api_server in replica.undrained:
+            replica.undrained.discard(api_server)
+            if not replica.undrained:
+                self._end_drain(replica)
+
+    def _end_drain(self, replica: _Replica) -> None:
+        replica.undrained.clear()
+        waiting, replica.when_drained = replica.when_drained, []
+        for action in waiting:
+            action()
+
+    def _restart_next(self) -> None:
+        """Replace the process of the next replica in turn, once all others are ready."""
+        if self._is_leaving or not self._to_restart:
+            return
+        if any(replica.is_restarting or not replica.is_ready for replica in self._replicas):
+            return  # the turn comes when it is ready
+        replica = self._replicas[self._to_restart.pop(0)]
+        replica.is_restarting, child = True, replica.child
+        assert child is not None
+        # SIGTERM ends it at once: a request that could not move waits for the next process
+        self._drain(replica, child.process.terminate)
+
+    def _report(self, error: str = "") -> Report:
+        now_s = time.monotonic()
+        return Report(
+            [
+                ReplicaInfo(
+                    replica.number,
+                    replica.device,
+                    replica.status,
+                    child.process.pid if (child := replica.child) is not None else None,
+                    now_s - child.ready_s if child is not None and child.is_ready else None,
+                    replica.num_starts,
+                    replica.reason,
+                )
+                for replica in self._replicas
+            ],
+            error,
+        )
+
+    def _carry_out(self, operator: Operator) -> None:
+        """Carry out an operator's command, and answer with what the replicas are then."""
+        command = operator.command
+        numbers = getattr(command, "replicas", None)
+        number = getattr(command, "replica", None)
+        named = [number] if number is not None else list(numbers or ())
+        if unknown := [one for one in named if not 0 <= one < len(self._replicas)]:
+            last = len(self._replicas) - 1
+            operator.answer(self._report(f"there is no replica {unknown[0]}; they are 0 to {last}"))
+            return
+        match command:
+            case ListReplicas():
+                operator.answer(self._report())
+            case DrainReplica():
+                self._drain_for(operator, self._replicas[command.replica])
+            case ResumeReplica():
+                replica = self._replicas[command.replica]
+                replica.is_drained = False
+                if replica.accepts:
+                    self._notify_api_servers(EngineAccepts(replica.number))
+                operator.answer(self._report())
+            case RestartReplicas():
+                wanted = command.replicas or range(len(self._replicas))
+                self._to_restart += [one for one in wanted if one not in self._to_restart]
+                self._restart_next()
+                operator.answer(self._report())
+
+    def _drain_for(self, operator: Operator, replica: _Replica) -> None:
+        if not self._others_accept(replica):
+            operator.answer(
+                self._report(
+                    f"replica {replica.number} cannot be drained: no other one accepts requests "
+                    "for all of its models"
+                )
+            )
+            return
+        replica.is_drained = True
+        self._drain(replica, lambda: operator.answer(self._report()))
+
+    @contextmanager
+    def _operators(self) -> Iterator[None]:
+        """Listen for commands of operators, if there are several replicas."""
+        if len(self._replicas) == 1:
+            yield
+            return
+        port = self._listen_sockets[0].getsockname()[1]
+        with OperatorSocket.open(port, self._selector, self._carry_out):
+            yield
 
     # -- ending --------------------------------------------------------------------------------
     def _fail(self, message: str, code: int) -> None:
@@ -297,16 +561,17 @@ class Supervisor:
             listener.close()  # or clients connect after the last API server exits
         self._later(self._serve_options.drain_s + _GRACE_S, self._kill)
         if not self._api_servers:
-            self._end_engine()
+            self._end_engines()
 
-    def _end_engine(self) -> None:
-        if self._engine is None:
-            return
-        if self._engine.is_ready:
-            self._engine.control.finish()
-        else:  # it reads no messages while it loads
-            self._engine.process.terminate()
-        self._later(_GRACE_S, self._kill)
+    def _end_engines(self) -> None:
+        engines = [replica.child for replica in self._replicas if replica.child is not None]
+        for engine in engines:
+            if engine.is_ready:
+                engine.control.finish()
+            else:  # it reads no messages while it loads
+                engine.process.terminate()
+        if engines:
+            self._later(_GRACE_S, self._kill)
 
     def _kill(self) -> None:
         for child in self._children():
@@ -315,7 +580,8 @@ class Supervisor:
             self._code = 1
 
     def _children(self) -> list[Child]:
-        return [*self._api_servers, *([self._engine] if self._engine is not None else [])]
+        engines = [replica.child for replica in self._replicas if replica.child is not None]
+        return [*self._api_servers, *engines]
 
     def _later(self, wait_s: float, action: Callable[[], None]) -> None:
         timer = _Timer(time.monotonic() + wait_s, next(self._numbers), action)
@@ -386,6 +652,7 @@ def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int
         raise InvalidRequest(
             f"--model: two models are called {twice!r}; give one another name: NAME={twice}"
         )
+    serve_options.replicas.check_models(models)
     return Supervisor(
         serve_options,
         models,

@@ -108,7 +108,13 @@ class Figures(msgspec.Struct, tag=True, array_like=True, frozen=True):
     load: LoadFigures
 
 
-EngineMessage = Welcome | Chunks | Figures
+class Prefixes(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Page digests of the engine's known prefixes, by model; sent only if there is a router."""
+
+    digests: dict[str, list[int]]
+
+
+EngineMessage = Welcome | Chunks | Figures | Prefixes
 
 
 class _EngineEnvelope(msgspec.Struct, array_like=True, frozen=True):

@@ -287,6 +287,11 @@ def torch_backend(
     return TorchBackend(_table(kind)(device, DTYPES[dtype], weights, attention))
 
 
+def num_gpus() -> int:
+    """Return the number of CUDA devices."""
+    return torch.cuda.device_count()
+
+
 def _table(kind: str) -> type[TorchOps]:
     """Return the operations for a kind of device, with our own kernels where they run."""
     if kind != "cuda" or find_spec("triton") is None:

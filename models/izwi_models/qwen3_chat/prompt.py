@@ -27,6 +27,11 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
         """Number of positions of the prompt."""
         return len(self.token_ids)
 
+    @property
+    def content_keys(self) -> Int64:
+        """Content keys of the positions, (positions,) int64: the token ids."""
+        return self.token_ids
+
 
 def prompt_of(request: Request) -> ChatPrompt:
     """Return the prompt of a request of this family."""

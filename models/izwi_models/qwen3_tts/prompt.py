@@ -77,6 +77,11 @@ class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
         return len(self.text)
 
     @property
+    def content_keys(self) -> Int64:
+        """Content keys of the positions, (positions,) int64."""
+        return self.keys
+
+    @property
     def num_reference_frames(self) -> int:
         """Number of reference frames in the prompt."""
         return int(np.count_nonzero(self.codec <= FIRST_FRAME))

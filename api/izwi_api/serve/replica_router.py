@@ -1,0 +1,244 @@
+"""One engine client over several engines: places requests, and moves those of an engine that fails.
+
+It runs in each API server, so a request takes no further hop. Which engine gets a request is
+decided by `izwi.router.placement`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from izwi.engine_client.protocol import Answer, Answers, ReplicaReport, ReplicaStatus
+from izwi.errors import EngineStopped, InvalidRequest, Overloaded
+from izwi.model.protocol import Model
+from izwi.request.request import Chunk, Reason, Request
+from izwi.router.options import RouterOptions
+from izwi.router.placement import Placement, ReplicaLoad
+from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.resumable_request import ResumableRequest
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaRouter:
+    """Implements `EngineClient` over the clients of several engines, or of one.
+
+    The supervisor says which engines run (`connect`, `disconnect`) and which must not get requests
+    (`drain`). Requests of an engine that dies, hangs or drains go to the others at once, with their
+    logs; readers notice only a pause. If no other engine accepts requests, they wait for the first
+    that does, as `RemoteEngine` says.
+
+    Args:
+        engines: A client for each replica, in order.
+        options: How requests are placed.
+        num_needed: Engines that must accept requests before the server says that it is ready.
+    """
+
+    def __init__(
+        self, engines: Sequence[RemoteEngine], options: RouterOptions, num_needed: int = 1
+    ):
+        self._engines, self._num_needed = engines, num_needed
+        self._loads = [ReplicaLoad(number) for number in range(len(engines))]
+        self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
+        # those that run, and must not get requests
+        self._drained: dict[int, ReplicaStatus] = {}
+        for engine in engines:
+            engine.router = self
+
+    # -- as an engine client -------------------------------------------------------------------
+    @property
+    def alive(self) -> bool:
+        """Whether enough engines accept requests."""
+        return sum(load.accepts for load in self._loads) >= self._num_needed
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures of each model: of the first engine that has it; see `replicas` for all."""
+        merged: dict[str, Mapping[str, float]] = {}
+        for engine in reversed(self._engines):
+            merged |= engine.load
+        return merged
+
+    @property
+    def replicas(self) -> tuple[ReplicaReport, ...]:
+        """The engines in order, also those that do not run; empty if there is one alone."""
+        if len(self._engines) == 1:
+            return ()
+        return tuple(
+            ReplicaReport(number, self._status(number), engine.load)
+            for number, engine in enumerate(self._engines)
+        )
+
+    def start(self) -> None:
+        """Do nothing: the engines run as long as their processes do."""
+
+    async def stop(self) -> None:
+        """Disconnect; requests in flight end with EngineStopped."""
+        for load in self._loads:
+            load.accepts = False
+        for engine in self._engines:
+            await engine.stop()
+
+    def submit(self, request: Request) -> Answer:
+        """Submit a request; see `submit_all`."""
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
+        """Submit requests to one engine, so that they enter the same step: all or none.
+
+        Without an engine that accepts requests, some wait, as `RemoteEngine.submit_all` says. If
+        the queue of one engine refuses them, they go to another.
+
+        Raises:
+            EngineStopped: No engine is running.
+            InvalidRequest: A request with the same id is running.
+            Overloaded: The limits of requests in flight are reached.
+        """
+        if len(self._engines) > 1:
+            for request in requests:
+                if any(engine.runs(request.request_id) for engine in self._engines):
+                    raise InvalidRequest(f"request {request.request_id!r} is running already")
+        self._update_figures()
+        if self._placement.takes(requests):
+            engine = self._engines[self._placement.choose(requests)]
+            return engine.submit_all(requests)
+        gone = [
+            engine
+            for engine, load in zip(self._engines, self._loads, strict=True)
+            if not engine.alive and load.serves(requests)
+        ]
+        if not gone:  # all of them drain
+            raise EngineStopped("no engine accepts requests")
+        # the one that died last keeps those that may wait
+        return max(gone, key=lambda one: one.gone_s).submit_all(requests)
+
+    async def add(self, name: str, model: Model) -> NoReturn:
+        """Refuse, as `RemoteEngine.add`. Raises InvalidRequest."""
+        await self._engines[0].add(name, model)
+
+    async def remove(self, name: str) -> NoReturn:
+        """Refuse, as `RemoteEngine.remove`. Raises InvalidRequest."""
+        await self._engines[0].remove(name)
+
+    # -- from the supervisor -------------------------------------------------------------------
+    def connect(self, replica: int, address: str) -> None:
+        """Connect to a new engine; it gets requests once it has answered."""
+        self._drained.pop(replica, None)
+        self._engines[replica].connect(address)
+
+    def disconnect(self, replica: int) -> None:
+        """Move the requests of an engine that is gone to the others."""
+        self._drained.pop(replica, None)
+        self._loads[replica].accepts = False
+        self._loads[replica].prefixes.clear()
+        self._engines[replica].disconnect()
+        self._move(replica)
+
+    def drain(self, replica: int, *, is_hung: bool = False) -> None:
+        """Move the requests of an engine that runs to the others; it gets no more.
+
+        Without another engine that accepts requests, its own stay.
+
+        Args:
+            replica: Its number.
+            is_hung: It has stopped responding, so its requests may be the cause.
+        """
+        status = ReplicaStatus.UNRESPONSIVE if is_hung else ReplicaStatus.DRAINED
+        self._drained[replica] = status
+        self._loads[replica].accepts = False
+        self._move(replica, is_hung=is_hung)
+
+    def accept(self, replica: int) -> None:
+        """Let an engine that was drained get requests again."""
+        self._drained.pop(replica, None)
+        if self._engines[replica].alive:
+            self._loads[replica].accepts = True
+            self._collect()
+
+    def give_up(self) -> None:
+        """End all requests that wait for an engine with EngineStopped: no engine will start."""
+        for engine in self._engines:
+            if not engine.alive:
+                engine.give_up()
+
+    # -- from the clients of the engines -------------------------------------------------------
+    def welcomed(self, engine: RemoteEngine) -> None:
+        """Let a new engine get requests, first those that wait for any."""
+        number = engine.replica
+        self._loads[number].models = frozenset(engine.load)
+        if number not in self._drained:
+            self._loads[number].accepts = True
+            self._collect()
+
+    def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
+        """Keep what an engine says of its prefixes."""
+        self._loads[engine.replica].prefixes.publish(digests)
+
+    def begun(self, engine: RemoteEngine, request: Request) -> float:
+        """Count a request; return its predicted work."""
+        return self._placement.begin(engine.replica, request)
+
+    def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
+        """Count a request that has left an engine."""
+        self._placement.end(engine.replica, resumable.work)
+        if last is not None and last.reason in (Reason.STOP, Reason.LENGTH):
+            self._placement.learn(resumable.request.model, resumable.num_entries)
+
+    def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
+        """Send requests that a full queue has refused to another engine, if one is left."""
+        number = engine.replica
+        tried = frozenset({number}).union(*(one.refused_by for one in resumables))
+        requests = [one.request for one in resumables]
+        if not self._placement.takes(requests, tried):
+            return False
+        self._update_figures()
+        try:
+            chosen = self._placement.choose(requests, tried)
+        except Overloaded:
+            return False
+        moved = [engine.release(one.request.request_id, has_ended=True) for one in resumables]
+        for one in moved:
+            one.refused_by = tried
+        self._engines[chosen].take_over(moved, is_begun=False)
+        return True
+
+    def _update_figures(self) -> None:
+        for load, engine in zip(self._loads, self._engines, strict=True):
+            load.figures = engine.load
+
+    def _status(self, replica: int) -> ReplicaStatus:
+        if not self._engines[replica].alive:
+            return ReplicaStatus.DOWN
+        return self._drained.get(replica, ReplicaStatus.READY)
+
+    def _collect(self) -> None:
+        """Move requests that wait on engines without one, or on drained ones, to those that run."""
+        for load in self._loads:
+            if not load.accepts:
+                self._move(load.replica)
+
+    def _move(self, replica: int, *, is_hung: bool = False) -> None:
+        """Move the requests of an engine to the others that accept requests for their models."""
+        moved = self._engines[replica].give_away(
+            lambda request: bool(self._placement.takes([request])), is_hung=is_hung
+        )
+        for resumable in moved:
+            if resumable.has_output:  # a full queue must not cut its answer off
+                resumable.request = replace(resumable.request, continues=True)
+            self._update_figures()
+            chosen = self._chosen_for(resumable.request)
+            self._engines[chosen].take_over([resumable], is_begun=True)
+        if moved:
+            logger.warning("%d requests of replica %d go on elsewhere", len(moved), replica)
+
+    def _chosen_for(self, request: Request) -> int:
+        """Return the engine for a request that must go on, whatever the limits."""
+        with suppress(Overloaded):
+            return self._placement.choose([request])
+        return self._placement.choose([replace(request, continues=True)])

@@ -1,0 +1,1 @@
+"""Which of several engines runs a request: policies, known prefixes, placement. No transport."""

@@ -1,0 +1,188 @@
+"""Place requests on engines, by a policy and what is known of each engine. Knows no transport."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from izwi.errors import Overloaded
+from izwi.request.request import Request
+from izwi.router.options import RouterOptions
+from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
+from izwi.router.prefixes import KnownPrefixes, prompt_chain
+from izwi.router.work import WorkPredictor
+
+# Positions that a piece of audio counts for which an engine has encoded before.
+_ENCODED_POSITIONS = 64
+# Listeners whose engine is remembered.
+_MOST_LISTENERS = 4096
+
+
+@dataclass(slots=True)
+class ReplicaLoad:
+    """What is known of one engine.
+
+    Attributes:
+        replica: Its number.
+        accepts: It may get requests.
+        models: Those that it serves, or empty as long as that is not known.
+        num_in_flight: Requests that this process has sent to it and that have not ended.
+        work: Their predicted work.
+        figures: What it has published of each model; see `izwi.metrics.FIGURES`.
+        prefixes: Prefixes that it has.
+    """
+
+    replica: int
+    accepts: bool = False
+    models: frozenset[str] = frozenset()
+    num_in_flight: int = 0
+    work: float = 0.0
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
+
+    def serves(self, requests: Sequence[Request]) -> bool:
+        """Whether it serves the models of requests, as far as known."""
+        return not self.models or all(request.model in self.models for request in requests)
+
+    @property
+    def num_elsewhere(self) -> int:
+        """Requests that other processes have sent to it, as of its latest figures."""
+        levels = ("running", "waiting", "paused")
+        total = sum(figures.get(one, 0.0) for figures in self.figures.values() for one in levels)
+        return max(0, int(total) - self.num_in_flight)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests wait on it, as of its latest figures."""
+        return any(figures.get("waiting", 0.0) > 0 for figures in self.figures.values())
+
+
+class Placement:
+    """Chooses an engine for each request, and keeps count of what each engine runs.
+
+    Requests of one listener go to one engine, because its playback clock is there. The others are
+    placed by the policy.
+
+    Args:
+        options: The policy and the limits.
+        loads: What is known of the engines, by their numbers.
+        seed: Of the policy `random`.
+    """
+
+    def __init__(self, options: RouterOptions, loads: Sequence[ReplicaLoad], seed: int = 0):
+        self._options, self.loads = options, loads
+        self._policy = ROUTER_POLICIES[options.policy]
+        self._predictor = WorkPredictor()
+        self._random = random.Random(seed)
+        self._number = 0
+        self._chained: tuple[str, list[int]] = "", []  # of the request that was looked up last
+        self._listeners: dict[str, int] = {}
+
+    def takes(
+        self, requests: Sequence[Request], without: frozenset[int] = frozenset()
+    ) -> list[ReplicaLoad]:
+        """Return the engines that accept requests and serve the models of these."""
+        return [
+            one
+            for one in self.loads
+            if one.accepts and one.replica not in without and one.serves(requests)
+        ]
+
+    def choose(self, requests: Sequence[Request], without: frozenset[int] = frozenset()) -> int:
+        """Return the engine for requests that start together.
+
+        Args:
+            requests: At least one; `takes` returns at least one engine for them.
+            without: Engines that must not get them.
+
+        Raises:
+            Overloaded: The limits of requests in flight are reached.
+        """
+        accepting = self.takes(requests, without)
+        continues = all(request.continues for request in requests)
+        if not continues:
+            accepting = self._below_limits(accepting, len(requests))
+        replica = self._listeners.get(requests[0].listener) if requests[0].listener else None
+        if replica is not None and any(one.replica == replica for one in accepting):
+            return replica
+        if len(accepting) == 1:
+            return accepting[0].replica
+        arrival = Arrival(self._number, self._random.random())
+        return self._policy(self._candidates(accepting, requests[0]), arrival).replica
+
+    def begin(self, replica: int, request: Request) -> float:
+        """Count a request that was sent to an engine; return its predicted work."""
+        load, work = self.loads[replica], self._predictor.predict(request)
+        load.num_in_flight += 1
+        load.work += work
+        self._number += 1
+        if request.listener:
+            self._listeners.pop(request.listener, None)
+            self._listeners[request.listener] = replica
+            if len(self._listeners) > _MOST_LISTENERS:
+                del self._listeners[next(iter(self._listeners))]
+        if self._looks_up and request.cacheable:
+            pieces = [piece.digest for piece in request.prompt.encode_inputs]
+            load.prefixes.place(request.model, [*self._chain(request), *pieces])
+        return work
+
+    def end(self, replica: int, work: float) -> None:
+        """Count a request that has left an engine; `work` is what `begin` returned."""
+        load = self.loads[replica]
+        load.num_in_flight -= 1
+        load.work = load.work - work if load.num_in_flight else 0.0
+
+    def learn(self, model: str, num_entries: int) -> None:
+        """Learn from the length of an answer that has ended by itself."""
+        self._predictor.learn(model, num_entries)
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether prefixes matter: several engines, and a policy that reads them."""
+        return len(self.loads) > 1 and self._options.policy == "prefix"
+
+    def _chain(self, request: Request) -> list[int]:
+        if self._chained[0] != request.request_id:
+            self._chained = request.request_id, prompt_chain(request, self._options.page_size)
+        return self._chained[1]
+
+    def _below_limits(self, accepting: list[ReplicaLoad], count: int) -> list[ReplicaLoad]:
+        most, most_each = self._options.max_in_flight, self._options.max_in_flight_each
+        if most and sum(map(_num_in_flight, self.loads)) + count > most:
+            raise Overloaded(f"{most} requests are in flight (--max-in-flight); retry later")
+        if not most_each:
+            return accepting
+        below = [one for one in accepting if _num_in_flight(one) + count <= most_each]
+        if accepting and not below:
+            raise Overloaded(
+                f"every replica has {most_each} requests in flight (--max-in-flight-each); "
+                "retry later"
+            )
+        return below
+
+    def _candidates(self, loads: Sequence[ReplicaLoad], request: Request) -> list[Candidate]:
+        chain = self._chain(request) if self._looks_up else []
+        mean = self._predictor.predict(request)
+        return [
+            Candidate(
+                load.replica,
+                _num_in_flight(load),
+                load.work + mean * load.num_elsewhere,
+                self._num_cached(load, request, chain),
+                not load.has_waiting,
+            )
+            for load in loads
+        ]
+
+    def _num_cached(self, load: ReplicaLoad, request: Request, chain: Sequence[int]) -> int:
+        if not self._looks_up:
+            return 0
+        model, prefixes = request.model, load.prefixes
+        num_pieces = sum(prefixes.has(model, p.digest) for p in request.prompt.encode_inputs)
+        num_pages = prefixes.num_known(model, chain)
+        return num_pages * self._options.page_size + num_pieces * _ENCODED_POSITIONS
+
+
+def _num_in_flight(load: ReplicaLoad) -> int:
+    return load.num_in_flight + load.num_elsewhere

@@ -1,0 +1,84 @@
+"""Options of `izwi serve` for several engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
+from izwi_api.cli.serve import check_replicas, parse_devices, parse_places
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.options import ReplicaOptions, ServeOptions
+from izwi_api.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "devices", "parsed"),
+    [
+        (0, "", ()),
+        (1, "", ()),
+        (2, "", ("cpu", "cpu")),
+        (0, "cuda:0, cuda:1", ("cuda:0", "cuda:1")),
+        (2, "cuda:1,cuda:1", ("cuda:1", "cuda:1")),
+        (1, "cuda:3", ("cuda:3",)),
+    ],
+)
+def test_devices_of_engines(num_replicas, devices, parsed):
+    assert parse_devices(num_replicas, devices, "cpu") == parsed
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "devices", "said"),
+    [(3, "cuda:0,cuda:1", "contradict each other"), (0, "cuda:0,,cuda:1", "empty name")],
+)
+def test_devices_that_contradict_are_refused(num_replicas, devices, said):
+    with pytest.raises(InvalidRequest, match=said):
+        parse_devices(num_replicas, devices, "cpu")
+
+
+def options(devices, num_api_servers=1, record=None):
+    runtime = RuntimeOptions("cpu", "float32")
+    loads = ((), runtime, EngineConfig(), Settings(), 1.0)
+    return ServeOptions(*loads, num_api_servers, record, ReplicaOptions(devices))
+
+
+def test_what_several_engines_cannot_do_is_refused():
+    two = ("cpu", "cpu")
+    check_replicas(options(two))
+    check_replicas(options((), 0, Path("all.jsonl")))
+    with pytest.raises(InvalidRequest, match="leave out --in-process"):
+        check_replicas(options(two, 0))
+    with pytest.raises(InvalidRequest, match="--record records one engine"):
+        check_replicas(options(two, 1, Path("all.jsonl")))
+
+
+@pytest.mark.parametrize("min_ready", [0, 3])
+def test_as_many_engines_must_be_ready_as_there_are_at_most(min_ready):
+    with pytest.raises(InvalidRequest, match=r"--min-ready .* \(2\)"):
+        ReplicaOptions(("cpu", "cpu"), min_ready=min_ready)
+
+
+def test_places_of_models():
+    places = parse_places(["asr=0", "a=b=1", "tts=1,2", "asr=2"])
+    assert places == {"asr": (0, 2), "a=b": (1,), "tts": (1, 2)}
+    for entry in ("asr", "asr=", "=0", "asr=0,", "asr=-1", "asr=x"):
+        with pytest.raises(InvalidRequest, match="--place must be like"):
+            parse_places([entry])
+
+
+def test_places_name_models_and_replicas_that_exist_and_leave_none_empty():
+    two = ("cpu", "cpu")
+    with pytest.raises(InvalidRequest, match="no replica 2; they are 0 to 1"):
+        ReplicaOptions(two, places={"asr": (0, 2)})
+    placed = ReplicaOptions(two, places={"asr": (0,)})
+    placed.check_models(["tts", "asr"])
+    assert [[placed.serves(n, name) for name in ("tts", "asr")] for n in range(2)] == [
+        [True, True],
+        [True, False],
+    ]
+    with pytest.raises(InvalidRequest, match="no model is called 'asr'"):
+        placed.check_models(["tts"])
+    with pytest.raises(InvalidRequest, match="leaves replica 1 no model"):
+        placed.check_models(["asr"])
