@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.backends.budget import MemoryBudget
@@ -231,6 +232,7 @@ class ModelWorker:
                 sequence.status.phase = Phase.DECODE
                 if self._append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
                     fresh.add(sequence.arrival)
+                self._note_draw(sequence, now_s)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         vocoded = self._vocode(results)
         chunks: list[Chunk] = []
@@ -243,6 +245,8 @@ class ModelWorker:
             if pcm is not None or (is_delivered and writes):
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
+            if pcm is not None and sequence.timing.first_audio_s is None:
+                sequence.timing.first_audio_s = self._clock() - sequence.submitted_s
             if failure is not None:
                 error = self.runner.as_error(failure)
                 chunks.append(self.finish(sequence, Reason.ERROR, error=error))
@@ -253,6 +257,13 @@ class ModelWorker:
                 chunks.append(self._chunk(sequence, pcm))
         return chunks + self._check(now_s)
 
+    def _note_draw(self, sequence: Sequence, now_s: float) -> None:
+        timing = sequence.timing
+        if timing.first_entry_s is None:
+            timing.first_entry_s = now_s - sequence.submitted_s
+        if sequence.status.ended:
+            timing.last_entry_s = now_s - sequence.submitted_s
+
     def begin(self, sequence: Sequence, log: Log | None) -> None:
         """Set up a new sequence, at the end of its log if another engine has begun it.
 
@@ -261,6 +272,7 @@ class ModelWorker:
         self.runner.begin(sequence)
         if log is None:
             return
+        sequence.timing.is_resumed = True
         log.restore(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
@@ -281,6 +293,7 @@ class ModelWorker:
         self.scheduler.finish(sequence, reason)
         if sequence.drawing.grammar is not None:
             sequence.drawing.grammar.cancel()
+        sequence.timing.ended_s = self._clock() - sequence.submitted_s
         return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
 
     def close(self) -> None:
@@ -400,4 +413,6 @@ class ModelWorker:
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
+        if not first or "reason" in rest:  # a copy: the chunk may be read while the request runs
+            rest["timing"] = replace(sequence.timing, events=list(sequence.timing.events))
         return Chunk(sequence.request.request_id, log, pcm, **rest)

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from izwi.request.sequence import Sequence
+from izwi.request.timing import TimedEvent
 from izwi.scheduler.plan import FramesDue
 from izwi.scheduler.playback import chunk_frames, full_chunks, short_chunk_frames, slack_s
 
@@ -125,6 +126,8 @@ class PlaybackClocks:
                 gap_s = max(0.0, now_s - piece.dry_s)
                 clock.gaps_s += gap_s
                 self.gaps_s += gap_s
+                if gap_s:
+                    sequence.note(TimedEvent.UNDERRUN, now_s, gap_s)
         piece.audio_s += frames * (self._frame_s or 0.0)
         self._foresee(clock)
 
