@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from math import inf
 
 from izwi.request.sequence import Sequence
-from izwi.request.timing import TimedEvent
 from izwi.scheduler.plan import FramesDue
 from izwi.scheduler.playback import chunk_frames, full_chunks, short_chunk_frames, slack_s
 
@@ -115,8 +114,9 @@ class PlaybackClocks:
         else:
             heappush(self._resting, (clock.end_s, clock.name))
 
-    def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
-        """Record that audio, or for text an entry, was delivered."""
+    def delivered(self, sequence: Sequence, frames: float, now_s: float) -> float:
+        """Record that audio, or for text an entry, was delivered; return the gap before it."""
+        gap_s = 0.0
         piece = self._pieces[sequence.arrival]
         clock = piece.clock
         if clock.queue[0] is piece or self._frame_s is None:
@@ -126,10 +126,9 @@ class PlaybackClocks:
                 gap_s = max(0.0, now_s - piece.dry_s)
                 clock.gaps_s += gap_s
                 self.gaps_s += gap_s
-                if gap_s:
-                    sequence.note(TimedEvent.UNDERRUN, now_s, gap_s)
         piece.audio_s += frames * (self._frame_s or 0.0)
         self._foresee(clock)
+        return gap_s
 
     def pause(self, sequence: Sequence) -> None:
         """Note that a request is paused: its listener waits for no audio."""

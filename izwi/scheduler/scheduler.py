@@ -228,7 +228,8 @@ class Scheduler:
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
-        self.clocks.delivered(sequence, frames, now_s)
+        if gap_s := self.clocks.delivered(sequence, frames, now_s):
+            sequence.note(TimedEvent.UNDERRUN, now_s, gap_s)
 
     def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""

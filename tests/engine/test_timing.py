@@ -92,8 +92,8 @@ def test_events_tell_of_pause_and_resume() -> None:
     world.engine.resume("a")
     world.run()
     events = [(event.value, at_s) for event, at_s, _ in world.last("a").events]
-    told = [event for event in events if event[0] != "underrun"]
-    assert told == [("paused", paused_s), ("resumed", paused_s + 5.0)]
+    others = [event for event in events if event[0] != "underrun"]
+    assert others == [("paused", paused_s), ("resumed", paused_s + 5.0)]
 
 
 def test_events_tell_of_an_underrun_and_how_long_it_was() -> None:

@@ -19,6 +19,7 @@ from uuid import uuid4
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
@@ -28,6 +29,7 @@ from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
 from izwi_api.http.web_sockets import WebSocketProtocol
 from izwi_api.settings import RequestPace, TlsFiles
+from izwi_api.telemetry.log_lines import logs_json
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +245,7 @@ def server_config(
         ws_ping_timeout=None,
         ws_max_size=MAX_WEBSOCKET_BYTES,
         ws=WebSocketProtocol,
+        log_config=None if logs_json() else LOGGING_CONFIG,  # None: as all other loggers
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )
