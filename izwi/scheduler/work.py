@@ -96,9 +96,11 @@ class Work:
 
 @dataclass(slots=True)
 class SchedulerCounts:
-    """Counters since the start, for metrics."""
+    """Counters since the start, for metrics; keys of `izwi.metrics.FIGURES`."""
 
     steps: int = 0
+    rows: int = 0
+    positions: int = 0
     preempted: int = 0
     paused: int = 0
     resumed: int = 0

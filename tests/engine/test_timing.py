@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -145,3 +145,20 @@ def test_aborted_request_reports_the_phases_that_it_reached() -> None:
     assert chunk.timing is not None
     assert chunk.timing.admitted_s is None
     assert chunk.timing.ended_s == pytest.approx(STEP_S)
+
+
+def test_rows_positions_and_parts_of_steps_are_counted() -> None:
+    world, ticks = World(), count()
+    for worker in world.engine._workers.values():
+        worker._clock = lambda: next(ticks) * 1e-3  # each reading takes a millisecond
+    world.engine.clock = worker._clock
+    world.submit(toy_request("t", 16, seed=5, frames=4, model="text"))
+    world.submit(toy_request("u", 16, seed=6, frames=4, model="text"))
+    world.run()
+    load = world.engine.load["text"]
+    num_drawn = sum(len(log.entries) for log in world.logs.values())
+    assert load["positions"] == 2 * 16 + num_drawn - 2, "the last entries are computed no more"
+    assert load["rows"] == num_drawn
+    parts = [load[f"{part}_seconds"] for part in ("schedule", "launch", "wait", "process")]
+    assert all(part_s > 0 for part_s in parts)
+    assert sum(parts) < next(ticks) * 1e-3

@@ -18,6 +18,7 @@ from izwi_api.cli import (
     say,
     serve,
     talk,
+    top,
     transcribe,
     voices,
     warm,
@@ -69,6 +70,7 @@ for verb in (
     bench.bench,
     warm.warm,
     doctor.doctor,
+    top.top,
 ):
     app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")
