@@ -42,7 +42,7 @@ from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("izwi_api.serve.engine_process")  # run as __main__
 
 # Seconds between reports of figures while there is work; one more report follows when it ends.
 _FIGURES_EVERY_S = 0.1
