@@ -2,6 +2,7 @@
 #
 #   docker build -t izwi .                            # CPU
 #   docker build -t izwi:cuda --build-arg DEVICE=cuda .
+#   docker build -t izwi:otel --build-arg EXTRAS=otel .   # with an extra of pyproject.toml
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
@@ -19,6 +20,10 @@ RUN case "$DEVICE" in \
  && pip install --no-cache-dir --index-url "$index" "$(grep '^torch==' constraints.txt)"
 COPY . .
 RUN pip install --no-cache-dir --constraint constraints.txt .
+ARG EXTRAS=
+RUN if [ -n "$EXTRAS" ]; then \
+      pip install --no-cache-dir --constraint constraints.txt ".[$EXTRAS]"; \
+    fi
 
 FROM python:${PYTHON}-slim
 ARG DEVICE=cpu

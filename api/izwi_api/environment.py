@@ -15,8 +15,11 @@ from typing import Any
 
 from izwi.errors import InvalidRequest
 from izwi_api.settings import (
+    LOG_FORMATS,
+    LOG_LEVELS,
     MEGABYTE,
     Access,
+    LogSettings,
     Settings,
     check_lead_ms,
     check_origin,
@@ -87,6 +90,28 @@ def _switch(text: str, name: str) -> bool:
     if text not in ("0", "1"):
         raise InvalidRequest(f"{name} must be 0 or 1, got {text!r}", param=name)
     return text == "1"
+
+
+def _log_format(text: str, name: str) -> str:
+    if text not in LOG_FORMATS:
+        allowed = " or ".join(LOG_FORMATS)
+        raise InvalidRequest(f"{name} must be {allowed}, got {text!r}", param=name)
+    return text
+
+
+def _log_levels(text: str, name: str) -> dict[str, str]:
+    """Read levels like `info,izwi.engine=debug`."""
+    levels: dict[str, str] = {}
+    for entry in _names(text):
+        module, _, level = entry.rpartition("=")
+        if level.strip().lower() not in LOG_LEVELS:
+            raise InvalidRequest(
+                f"{name} must be like 'info,izwi.engine=debug', with a level of "
+                f"{', '.join(LOG_LEVELS)}, got {entry!r}",
+                param=name,
+            )
+        levels[module.strip()] = level.strip().lower()
+    return levels
 
 
 def _path(text: str, name: str) -> Path:
@@ -208,6 +233,11 @@ VARIABLES = (
         "slowest body after that",
     ),
     Variable("IZWI_MAX_BODY_S", "pace.max_body_s", _above_zero, _SECONDS, "total time for a body"),
+    Variable("IZWI_LOG_FORMAT", "log.format", _log_format, "text or json", "format of log lines"),
+    Variable(
+        *("IZWI_LOG_LEVEL", "log.levels", _log_levels, "`info,izwi.engine=debug`"),
+        "least level of lines, of all modules and of some",
+    ),
     Variable(
         *("IZWI_API_KEY", "access.api_key_digest", key_digest, "a key"),
         "the one key that callers need; for commands, the key that they send",
@@ -236,8 +266,17 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 def read_access(environ: Mapping[str, str]) -> Access:
     """Read the access settings; raises as `read_settings`."""
-    found = [one for one in VARIABLES if one.field.startswith("access.")]
-    return reduce(lambda settings, one: _set(settings, one, environ), found, Settings()).access
+    return _read_group("access", environ).access
+
+
+def read_log(environ: Mapping[str, str]) -> LogSettings:
+    """Read what is logged, and how; raises as `read_settings`."""
+    return _read_group("log", environ).log
+
+
+def _read_group(group: str, environ: Mapping[str, str]) -> Settings:
+    found = [one for one in VARIABLES if one.field.startswith(f"{group}.")]
+    return reduce(lambda settings, one: _set(settings, one, environ), found, Settings())
 
 
 def markdown() -> str:

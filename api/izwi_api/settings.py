@@ -100,6 +100,23 @@ class Access:
         return self.api_key_digest is not None or self.api_keys_file is not None
 
 
+LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What the processes of a server log, and how.
+
+    Attributes:
+        format: One of `LOG_FORMATS`.
+        levels: Least level by logger, such as `izwi.engine`; the empty name stands for all others.
+    """
+
+    format: str = "text"
+    levels: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Limits, folders and features.
@@ -140,6 +157,7 @@ class Settings:
         pace: The minimum rate of requests.
         access: Who may use the server.
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
+        log: What is logged, and how.
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
@@ -170,6 +188,7 @@ class Settings:
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
     tls: TlsFiles | None = None
+    log: LogSettings = field(default_factory=LogSettings)
 
     @property
     def upload_limits(self) -> DecodeLimits:

@@ -85,6 +85,8 @@ class PageStore:
 
     Attributes:
         costs: Decides between the tiers at every put; may be replaced as measurements come in.
+        num_host_hits: Pages that were read from host memory so far.
+        num_disk_hits: Pages that were read from the file so far.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class PageStore:
         self._disk = _DiskTier(page_bytes, disk_bytes // page_bytes, folder)
         self._handles = count()
         self._dropped: list[int] = []
+        self.num_host_hits = self.num_disk_hits = 0
 
     @property
     def num_host(self) -> int:
@@ -160,8 +163,11 @@ class PageStore:
         """
         if handle in self._host:
             self._host.move_to_end(handle)
+            self.num_host_hits += 1
             return self._host[handle][0]
-        return self._disk.get(handle)
+        page = self._disk.get(handle)
+        self.num_disk_hits += page is not None
+        return page
 
     def drop(self, handle: int) -> None:
         """Drop a page; does nothing if it was dropped already."""

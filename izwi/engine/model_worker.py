@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from izwi.arrays import Float32
 from izwi.backends.budget import MemoryBudget
@@ -41,6 +42,8 @@ _LEADS = 32
 # that it has run, so that a wrong prediction idles it for no longer than that.
 _LEAST_POLL_S = 5e-4
 _POLL_SHARE = 0.25
+# Parts of a step on the host, whose times are counted.
+_PARTS = ("schedule_seconds", "launch_seconds", "wait_seconds", "process_seconds")
 
 
 class ModelWorker:
@@ -56,6 +59,7 @@ class ModelWorker:
         self._waits = True
         self._ended_s = -inf  # when the last step in flight ended
         self._planned_s = 0.0  # when planning of the last step began
+        self._seconds = dict.fromkeys(_PARTS, 0.0)  # by part of a step, for metrics
         self._leads_s: deque[float] = deque([0.0], _LEADS)  # recent times of planning and launching
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
         self._writes = runner.frame_s is None  # the model has text only
@@ -98,9 +102,14 @@ class ModelWorker:
             "prefix_positions_hit": memory.positions_hit,
             "pages_demoted": memory.num_demoted,
             "pages_promoted": memory.num_promoted,
+            "host_page_hits": self.runner.store.num_host_hits,
+            "disk_page_hits": self.runner.store.num_disk_hits,
             "least_slack_seconds": scheduler.clocks.least_slack_s(self._clock()),
             "gap_seconds": scheduler.clocks.gaps_s,
             "steps": counts.steps,
+            "rows": counts.rows,
+            "positions": counts.positions,
+            **self._seconds,
             "preempted": counts.preempted,
             "pauses": counts.paused,
             "resumes": counts.resumed,
@@ -123,6 +132,7 @@ class ModelWorker:
         self._planned_s = now_s
         work = self.scheduler.schedule(now_s)
         self._waits = not (work.encode or work.forward or work.vocode)
+        self._seconds["schedule_seconds"] += self._clock() - now_s
         return work
 
     @property
@@ -158,6 +168,7 @@ class ModelWorker:
             launched.predict(self._limit, self.runner.following)
         now_s = self._clock()
         launched.seconds = now_s - began_s
+        self._seconds["launch_seconds"] += launched.seconds
         if self.runner.num_compiled == compiled:
             self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
         self._in_flight.append(launched)
@@ -220,12 +231,19 @@ class ModelWorker:
             ended_s = self._clock()  # the device began this step when the previous one ended
             results.seconds = ended_s - max(launched.began_s, self._ended_s)
             self._ended_s = ended_s
+        self._count_rows(rows, self._clock() - began_s)
         for row, drawn in zip(rows, every, strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
             else:
                 results.drawn.append((row.sequence, drawn, row.stop))
         return results
+
+    def _count_rows(self, rows: Seq[PlannedRow], waited_s: float) -> None:
+        counts = self.scheduler.counts
+        counts.rows += len(rows)
+        counts.positions += sum([row.stop - row.start for row in rows])
+        self._seconds["wait_seconds"] += waited_s
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
@@ -241,6 +259,7 @@ class ModelWorker:
                 sequence.status.phase = Phase.DECODE
                 if append(sequence, drawn) and (writes or sequence.tracks.ends_with_text):
                     fresh.add(sequence.arrival)
+                self._note_draw(sequence, now_s)
         begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         vocoded = self._vocode(results)
         chunks: list[Chunk] = []
@@ -259,6 +278,8 @@ class ModelWorker:
             if pcm is not None or (is_delivered and writes):
                 frames = 0.0 if pcm is None else len(pcm) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
+            if pcm is not None and sequence.timing.first_audio_s is None:
+                sequence.timing.first_audio_s = self._clock() - sequence.submitted_s
             if failure is not None:
                 error = self.runner.as_error(failure)
                 chunks.append(self.finish_request(sequence, Reason.ERROR, error=error))
@@ -267,7 +288,16 @@ class ModelWorker:
                 chunks.append(self.finish_request(sequence, status.reason, pcm))
             elif is_delivered or pcm is not None:
                 chunks.append(self._chunk(sequence, pcm))
-        return chunks + self._check(now_s)
+        chunks += self._check(now_s)
+        self._seconds["process_seconds"] += self._clock() - now_s
+        return chunks
+
+    def _note_draw(self, sequence: Sequence, now_s: float) -> None:
+        timing = sequence.timing
+        if timing.first_entry_s is None:
+            timing.first_entry_s = now_s - sequence.submitted_s
+        if sequence.status.ended:
+            timing.last_entry_s = now_s - sequence.submitted_s
 
     def set_up_sequence(self, sequence: Sequence, log: Log | None) -> None:
         """Set up a new sequence, at the end of its log if another engine has begun it.
@@ -277,6 +307,7 @@ class ModelWorker:
         self.runner.set_up_tracks(sequence)
         if log is None:
             return
+        sequence.timing.is_resumed = True
         log.restore(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
@@ -297,6 +328,7 @@ class ModelWorker:
         self.scheduler.finish_request(sequence, reason)
         if sequence.drawing.grammar is not None:
             sequence.drawing.grammar.cancel()
+        sequence.timing.ended_s = self._clock() - sequence.submitted_s
         return self._chunk(sequence, pcm, reason=reason, error=error, encoded=encoded)
 
     def close(self) -> None:
@@ -418,6 +450,8 @@ class ModelWorker:
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
+        if not first or "reason" in rest:  # a copy: the chunk may be read while the request runs
+            rest["timing"] = replace(sequence.timing, events=list(sequence.timing.events))
         return Chunk(sequence.request.request_id, log, pcm, **rest)
 
 

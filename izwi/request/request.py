@@ -18,7 +18,9 @@ from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.grammar import Grammar
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
+from izwi.request.correlation import Correlation
 from izwi.request.digests import digest_array
+from izwi.request.timing import Timing
 
 Entries = tuple[tuple[int, ...], ...]
 
@@ -159,6 +161,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         ask: The input that it was prepared from, kept for recordings.
         caller: Who asked; callers have equal shares where the device is short. See
             `izwi.fairness.callers`.
+        correlation: The call that it is part of, for logs and traces; None outside calls.
     """
 
     request_id: str
@@ -187,6 +190,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
     ) = None
     caller: str = ""
+    correlation: Correlation | None = None
 
     @property
     def reads_log(self) -> bool:
@@ -234,6 +238,7 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
             `top_logprobs` = k: (n, 1 + 2 k), the entry's own log probability, then k pairs of an id
             (exact, below 2^24) and its log probability, most likely first.
         tracks: (n,) int64, the track of each entry; None if the model has one track.
+        timing: When the request passed its phases so far; on the first chunk and on the last.
     """
 
     request_id: str
@@ -244,6 +249,7 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     error: BaseException | None = None
     logprobs: Float32 | None = None
     tracks: Int64 | None = None
+    timing: Timing | None = None
 
     def of_track(self, track: int) -> Int64:
         """Return the entries of one track in order, (m, codebooks of the track) int64."""

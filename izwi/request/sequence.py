@@ -13,6 +13,7 @@ from typing import Any
 
 from izwi.arrays import Float32
 from izwi.request.request import Reason, Request
+from izwi.request.timing import TimedEvent, Timing
 from izwi.request.track_log import ONE_TRACK, Entry, Following, TrackProgress, Tracks
 
 
@@ -270,6 +271,7 @@ class Sequence:
         input: The log of its input.
         output: Output besides the entries.
         status: Whether it runs, and why not.
+        timing: When it passed its phases.
         encoded: Results of the prompt's encode inputs; None where they have not run.
         kv: Its pages, and what the prefix tree knows of them.
         audio: How many of its frames are audio.
@@ -288,6 +290,7 @@ class Sequence:
     input: Input = field(init=False, default_factory=Input)
     output: Output = field(init=False, default_factory=Output)
     status: Status = field(init=False, default_factory=Status)
+    timing: Timing = field(init=False, default_factory=Timing)
     encoded: list[Any] = field(init=False)
     kv: KV = field(init=False, default_factory=KV)
     audio: AudioCursor = field(init=False, default_factory=AudioCursor)
@@ -303,6 +306,10 @@ class Sequence:
         self.num_prompt = self.request.prompt.num_positions
         self.output_positions = self.request.output_positions
         self.drawing = Drawing.from_request(self.request)
+
+    def note(self, event: TimedEvent, now_s: float, lasted_s: float = 0.0) -> None:
+        """Add an event to its timing."""
+        self.timing.note(event, now_s - self.submitted_s, lasted_s)
 
     @property
     def emits_nothing(self) -> bool:

@@ -237,8 +237,9 @@ class PlaybackClocks:
         else:
             heappush(self._resting, (clock.end_s, clock.name))
 
-    def delivered(self, key: int, frames: float, now_s: float) -> None:
-        """Record that audio, or for text an entry, was delivered."""
+    def delivered(self, key: int, frames: float, now_s: float) -> float:
+        """Record that audio, or for text an entry, was delivered; return the gap before it."""
+        gap_s = 0.0
         piece = self._pieces[key]
         clock = piece.clock
         if clock.queue[0] is piece or self._frame_s is None:
@@ -250,6 +251,7 @@ class PlaybackClocks:
                 self.gaps_s += gap_s
         piece.audio_s += frames * (self._frame_s or 0.0)
         self._foresee(clock)
+        return gap_s
 
     def pause(self, key: int) -> None:
         """Note that a request is paused: its listener waits for no audio."""

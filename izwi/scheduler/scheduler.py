@@ -17,6 +17,7 @@ from izwi.errors import InvalidRequest, Overloaded
 from izwi.fairness.queue import may_queue
 from izwi.request.request import Reason
 from izwi.request.sequence import PauseReason, Phase, Sequence
+from izwi.request.timing import TimedEvent
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
 from izwi.scheduler.codec_rows import CodecRows, CodecRowStore
 from izwi.scheduler.cost import OnlineCost
@@ -62,9 +63,11 @@ class ModelProperties(Protocol):
 
 @dataclass(slots=True)
 class SchedulerCounts:
-    """Counters since the start, for metrics."""
+    """Counters since the start, for metrics; keys of `izwi.metrics.FIGURES`."""
 
     steps: int = 0
+    rows: int = 0
+    positions: int = 0
     preempted: int = 0
     paused: int = 0
     resumed: int = 0
@@ -166,6 +169,7 @@ class Scheduler:
         self._paused[sequence.arrival] = (sequence, now_s)
         self.clocks.pause(sequence.arrival)
         sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.TURN
+        sequence.note(TimedEvent.PAUSED, now_s)
         self.counts.paused += 1
 
     def resume(self, sequence: Sequence, now_s: float) -> None:
@@ -180,6 +184,7 @@ class Scheduler:
             self._running[sequence.arrival] = sequence
         else:
             self._waiting.add(sequence)
+        sequence.note(TimedEvent.RESUMED, now_s)
         self.counts.resumed += 1
 
     def finish_request(self, sequence: Sequence, reason: Reason) -> None:
@@ -231,7 +236,7 @@ class Scheduler:
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
         self._shares.settle(plan, budgets.cost)
-        work = self._apply(plan)
+        work = self._apply(plan, now_s)
         self.memory.flush()
         return work
 
@@ -266,7 +271,8 @@ class Scheduler:
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
-        self.clocks.delivered(sequence.arrival, frames, now_s)
+        if gap_s := self.clocks.delivered(sequence.arrival, frames, now_s):
+            sequence.note(TimedEvent.UNDERRUN, now_s, gap_s)
 
     def _is_being_played(self, sequence: Sequence) -> bool:
         """Whether its listener has received part of the answer."""
@@ -364,15 +370,16 @@ class Scheduler:
         return views
 
     # -- executing the plan ------------------------------------------------------------------
-    def _apply(self, plan: Plan) -> Work:
+    def _apply(self, plan: Plan, now_s: float) -> Work:
         for key in plan.preempt:
             sequence = self._running[key]
             self._take_out(sequence)
             sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.MEMORY
             self._waiting.add(sequence)
+            sequence.note(TimedEvent.PREEMPTED, now_s)
             self.counts.preempted += 1
         # all new requests claim their prefixes before any page is evicted
-        rebuild = [s for s in map(self._start, plan.admit) if s is not None]
+        rebuild = [s for key in plan.admit if (s := self._start(key, now_s)) is not None]
         encode: list[tuple[Sequence, int]] = []
         for key, count in plan.encode:
             sequence = self._running[key]
@@ -400,17 +407,22 @@ class Scheduler:
             vocode.append((running[key], planned_chunk(running[key], frames, self._ramp)))
         return Work(tuple(encode), tuple(rebuild), tuple(rows), tuple(vocode))
 
-    def _start(self, key: int) -> Sequence | None:
+    def _start(self, key: int, now_s: float) -> Sequence | None:
         """Let a sequence run; return it if its codec state must be rebuilt."""
         sequence = self._waiting[key]
         self._waiting.start(sequence)
         self._running[key] = sequence
         sequence.status.phase, sequence.status.paused = Phase.PREFILL, None
+        is_first = sequence.timing.admitted_s is None
+        if is_first:
+            sequence.timing.admitted_s = now_s - sequence.submitted_s
         if not sequence.request.encode_only:
             keys = self._content.keys(sequence, sequence.next_drawn)
             kv = sequence.kv
             kv.pages, kv.num_computed = self.memory.claim(keys)
             kv.num_reused, kv.num_published = kv.num_computed, kv.num_computed // self._page_size
+            if is_first:
+                sequence.timing.num_cached = kv.num_reused
             self._content.page_chain(sequence)
             if sequence.request.cacheable:
                 self._in_flight.start(sequence, kv.num_published)

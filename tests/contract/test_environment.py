@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from izwi.errors import InvalidRequest
-from izwi_api.environment import VARIABLES, Variable, markdown, read_access, read_settings
+from izwi_api.environment import (
+    VARIABLES,
+    Variable,
+    markdown,
+    read_access,
+    read_log,
+    read_settings,
+)
 from izwi_api.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +30,7 @@ EXAMPLES = {
     "`webrtc` or `silero`": "silero",
     "milliseconds; 0: as fast as it is generated": "400",
     "a key": "a-key-of-some-length",
+    "text or json": "json",
     "`https://a.example,...` or `*`": "https://a.example",
 }
 
@@ -76,3 +84,19 @@ def test_code_and_docs_name_no_other_variable() -> None:
             continue
         named = set(re.findall(r"\bIZWI_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8")))
         assert named <= known, f"{path}: {named - known}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("IZWI_LOG_FORMAT", "xml"), ("IZWI_LOG_LEVEL", "loud"), ("IZWI_LOG_LEVEL", "izwi=")],
+)
+def test_the_error_names_a_log_setting_that_is_unknown(name: str, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        read_log({name: text})
+
+
+def test_log_levels_are_those_of_all_modules_and_of_some() -> None:
+    assert read_log({"IZWI_LOG_LEVEL": "Warning, izwi.engine=debug"}).levels == {
+        "": "warning",
+        "izwi.engine": "debug",
+    }

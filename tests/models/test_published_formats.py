@@ -181,7 +181,7 @@ def test_the_plan_counts_what_packed_weights_take(name: str, tmp_path: Path) -> 
             model = FAMILY.load_model(folder, backend)
             taken = sum(weight.nbytes for weight in model._weights.values())
             # joined weights have one order of inputs, and one table
-            assert taken <= plan.of(served).weight_bytes <= taken * 1.03
+            assert taken <= plan.share_of(served).weight_bytes <= taken * 1.03
 
 
 # As docs/models.md has it: what our kernels multiply, where they read 8-bit floats.

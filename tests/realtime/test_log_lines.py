@@ -10,6 +10,7 @@ import pytest
 
 from izwi_api.realtime import dialogue
 from izwi_api.serve.process_log import LimitRepeats, log_as_the_server
+from izwi_api.settings import LogSettings
 from tests.realtime.test_session_limits import FakeWire, no_check, serve, until
 
 BAD = [
@@ -86,6 +87,6 @@ def test_server_logging_limits_repeated_lines(monkeypatch) -> None:
     monkeypatch.setattr(logging, "root", root)
     monkeypatch.setattr(logging, "getLogger", lambda *_: root)
     for _ in range(2):
-        log_as_the_server()
+        log_as_the_server(LogSettings())
     (handler,) = root.handlers
     assert [type(known) for known in handler.filters] == [LimitRepeats]

@@ -148,7 +148,7 @@ def test_a_heartbeat_is_sent_whole_and_no_more_often_than_it_must(monkeypatch):
 )
 def test_a_process_that_cannot_start_reports_why_and_exits_with_a_code(monkeypatch, error, failed):
     begun = []
-    monkeypatch.setattr(control, "log_as_the_server", lambda: begun.append(True))
+    monkeypatch.setattr(control, "log_as_the_server", lambda _: begun.append(True))
     with pair() as (one, other, _):
         monkeypatch.setattr(Control, "of_this_process", lambda: other)
 
@@ -170,7 +170,7 @@ def test_a_process_that_cannot_start_reports_why_and_exits_with_a_code(monkeypat
 
 
 def test_an_unexpected_error_is_not_reported_as_a_reason(monkeypatch):
-    monkeypatch.setattr(control, "log_as_the_server", lambda: None)
+    monkeypatch.setattr(control, "log_as_the_server", lambda _: None)
     with pair() as (one, other, _):
         monkeypatch.setattr(Control, "of_this_process", lambda: other)
         with pytest.raises(ZeroDivisionError), child_process():

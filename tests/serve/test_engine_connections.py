@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zmq
+from msgspec.structs import replace
 
+from izwi.request.correlation import Correlation
 from izwi.request.request import Chunk, Reason
 from izwi_api.serve import engine_process, wire
 from izwi_api.serve.control import BEAT_S, ApiServerGone, Control
@@ -159,6 +161,19 @@ def test_other_api_servers_are_not_behind_with_one_that_is(world):
         world.step("a")
     world.step("b")
     assert world.engine.backpressured == {"a": True}
+
+
+def test_log_lines_of_a_request_name_the_call_that_it_is_part_of(world, caplog):
+    calls = {"a": Correlation("call-1"), "b": Correlation("call-2"), "c": None}
+    requests = [replace(toy_request(n, 4, 1, 9), correlation=call) for n, call in calls.items()]
+    world.receive(CODEC.submit("s", requests))
+    nothing = np.zeros((0, 0), np.int64)
+    with caplog.at_level("DEBUG", engine_process.logger.name):
+        failed = Chunk("a", nothing, reason=Reason.ERROR, error=RuntimeError("broken"))
+        world.connections.deliver([failed, *(Chunk(n, nothing, reason=Reason.STOP) for n in "bc")])
+    named = [(record.levelname, record.correlation) for record in caplog.records]
+    assert named == [("ERROR", calls["a"]), ("DEBUG", calls["b"]), ("DEBUG", None)]
+    assert not world.connections._calls, "what has ended is forgotten"
 
 
 def test_requests_of_an_api_server_that_died_end_and_its_late_commands_do_nothing(world):

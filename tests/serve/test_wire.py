@@ -34,9 +34,11 @@ from izwi.inputs.speech import (
     TranscriptionInput,
     VoicePrompt,
 )
+from izwi.request.correlation import Correlation
 from izwi.request.log import Log
 from izwi.request.request import Chunk, EncodeInput, Reason, Request, SamplingParams
 from izwi.request.serialization import decode, encode, pack_error, unpack_error
+from izwi.request.timing import TimedEvent, Timing
 from izwi_api.serve import wire
 from tests.engine.toy import ToyPrompt
 from tests.examples import examples
@@ -211,6 +213,7 @@ def toys(draw):
             open_input=st.booleans(),
             priority=st.integers(-5, 5),
             listener=st.text(),
+            correlation=st.none() | st.builds(Correlation, st.text(), st.text()),
         )
     )
 
@@ -374,6 +377,14 @@ def test_messages_of_thousands_of_levels_are_refused():
 
 # -- chunks --------------------------------------------------------------------------------------
 @st.composite
+def timings(draw):
+    mark = st.none() | st.floats(0, 1e6)
+    events = st.lists(st.tuples(st.sampled_from(TimedEvent), st.floats(0, 9), st.floats(0, 9)))
+    marks = [draw(mark) for _ in range(5)]
+    return Timing(*marks, draw(st.integers(0, 99)), draw(st.booleans()), draw(events))
+
+
+@st.composite
 def chunks(draw):
     arrays = hnp.arrays(
         draw(st.sampled_from([np.float32, np.int64, np.float16])),
@@ -388,6 +399,7 @@ def chunks(draw):
         draw(st.none() | st.sampled_from(Reason)),
         draw(st.none() | st.sampled_from(ERRORS)),
         draw(st.none() | floats),
+        timing=draw(st.none() | timings()),
     )
 
 

@@ -20,6 +20,7 @@ from izwi_api.cli import (
     say,
     serve,
     talk,
+    top,
     transcribe,
     voices,
     warm,
@@ -72,6 +73,7 @@ for verb in (
     pull.pull,
     warm.warm,
     doctor.doctor,
+    top.top,
 ):
     app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")

@@ -23,7 +23,7 @@ from izwi_api.cli.options import (
     WeightsOption,
 )
 from izwi_api.console import report_failures, tell_failure
-from izwi_api.environment import read_access, read_settings
+from izwi_api.environment import read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
@@ -111,6 +111,18 @@ MaxModelsOption = Annotated[
 ]
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line for each request, without its content.")
+]
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option(help="Log lines as text or json. Default: text, or IZWI_LOG_FORMAT."),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[MODULE=]LEVEL,...",
+        help="Least level of log lines, such as info,izwi.engine=debug. Default: info, or "
+        "IZWI_LOG_LEVEL.",
+    ),
 ]
 LiveLeadOption = Annotated[
     int | None,
@@ -227,6 +239,8 @@ def serve(
     max_models: MaxModelsOption = 5,
     live_lead_ms: LiveLeadOption = None,
     live_vad: LiveVadOption = None,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
     drain_s: DrainOption = 30.0,
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
@@ -242,8 +256,8 @@ def serve(
     offline: Offline = False,
 ) -> None:
     """Serve speech, transcription and chat over HTTP, for OpenAI's clients."""
-    log_as_the_server()
     with report_failures():
+        _set_up_log(log_format, log_level)
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
         access = replace(access, allowed_hosts=_allowed_hosts(host, access, allowed_host))
@@ -323,6 +337,14 @@ def check_replicas(options: ServeOptions) -> None:
         raise InvalidRequest(
             "--record records one engine: use it without --replicas", param="record"
         )
+
+
+def _set_up_log(log_format: str | None, log_level: str | None) -> None:
+    """Log as the options or the environment say. Raises InvalidRequest."""
+    for name, value in (("IZWI_LOG_FORMAT", log_format), ("IZWI_LOG_LEVEL", log_level)):
+        if value is not None:
+            os.environ[name] = value  # the other processes read it, before they get any message
+    log_as_the_server(read_log(os.environ))
 
 
 def _can_part(settings: Settings) -> bool:

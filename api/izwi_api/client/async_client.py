@@ -325,6 +325,10 @@ class AsyncClient:
         """List the served models: `id` is the name, `task` the task."""
         return _entries(await self._requests.get("/v1/models"))
 
+    async def metrics(self) -> str:
+        """Return the server's metrics in the text format of Prometheus."""
+        return (await self._requests.content("/metrics")).decode()
+
     async def model_for(self, task: str, wanted: str | None = None) -> str:
         """Return the name of the given model, or of the first one served for a task.
 

@@ -188,6 +188,10 @@ class Client:
         """List the served models: `id` is the name, `task` the task."""
         return self._thread.call(self._client.models())
 
+    def metrics(self) -> str:
+        """Return the server's metrics in the text format of Prometheus."""
+        return self._thread.call(self._client.metrics())
+
     def _stream(self, stream: ResponseStream[Item, Result]) -> BlockingStream[Item, Result]:
         return BlockingStream(self._thread, stream)
 

@@ -3,7 +3,7 @@
 One JSON object a line:
 
     time           start of the call, UTC
-    request_id     as in the response's x-request-id
+    request_id     as in the response's x-request-id: the caller's own, if it sent one
     key            name of the key; null if none was required or none was valid
     method, route  the route's template; null for unknown paths; never the path or the query
     status         499: the caller disconnected before a response; 101: a WebSocket was opened
@@ -13,7 +13,7 @@ One JSON object a line:
     duration_s, first_byte_s                       first_byte_s is null without a response
     bytes_in, bytes_out                            of the bodies, or of a WebSocket's messages
 
-It contains no text from callers.
+It contains no other text from callers.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from izwi.engine_client.protocol import EngineClient, ReplicaReport, ReplicaStatus, replicas_of
 from izwi.metrics import FIGURES
 from izwi_api.services.answer_figures import AnswerFigures
+from izwi_api.telemetry.metrics import CallMetrics
 
 _SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
@@ -30,6 +31,7 @@ class HttpMetrics:
 
     Attributes:
         registry: What /metrics shows.
+        calls: Counts what used a model.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -91,6 +93,7 @@ class HttpMetrics:
             registry=counts,
         )
         self._add_answers(counts)
+        self.calls = CallMetrics(counts)
 
     def _add_answers(self, counts: CollectorRegistry) -> None:
         """Add the metrics of spoken answers of live sessions."""

@@ -1,11 +1,11 @@
-"""Give every response an x-request-id, which the log has too."""
+"""Give every response an x-request-id, which logs and traces have too."""
 
 from __future__ import annotations
 
-from uuid import uuid4
-
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi_api.telemetry.calls import call_id_of
 
 _BEGINNINGS = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}
@@ -13,7 +13,7 @@ _BEGINNINGS = frozenset(
 
 
 class RequestId:
-    """ASGI middleware; the id is also in `request.state.request_id`."""
+    """ASGI middleware; the id is the caller's, or a new one, and in `request.state.request_id`."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -23,7 +23,7 @@ class RequestId:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid4().hex}"
+        request_id = call_id_of(Headers(scope=scope).get("x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:

@@ -22,6 +22,7 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn._types import ASGISendEvent
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -34,6 +35,7 @@ from izwi_api.fair_timeout import Countdown
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
 from izwi_api.settings import RequestPace, TlsFiles
+from izwi_api.telemetry.log_lines import logs_json
 
 logger = logging.getLogger(__name__)
 
@@ -249,6 +251,7 @@ def server_config(
         ws_ping_timeout=None,
         ws_max_size=MAX_WEBSOCKET_BYTES,
         ws=WebSocketProtocol,
+        log_config=None if logs_json() else LOGGING_CONFIG,  # None: as all other loggers
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )

@@ -36,6 +36,7 @@ from izwi_api.realtime.turns.rules import Rules
 from izwi_api.realtime.turns.state import State
 from izwi_api.services.context import Services
 from izwi_api.settings import VadName
+from izwi_api.telemetry.calls import current_call
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Dialogue:
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
         self._turn_id = self._unsaid_id = ""  # items of the current turn: its own, the answered one
         add, sent = self.conversation.append, self._overlap.write_sent
-        hooks = Hooks(emit, add, sent, room, lambda _: None, speaker)
+        hooks = Hooks(emit, add, sent, room, lambda _: None, speaker, current_call.get())
         self._answers = Answers(self._maker, hooks, self._ended, services.report_answer)
         self._heard_s: dict[str, float] = {}  # times of the last turn
         self.out_of_band = OutOfBandResponses(self._maker, emit, room)
@@ -374,7 +375,8 @@ class Dialogue:
         if self._created is not None:
             settings, setting, asked = self._created
             items = items if asked is None else asked
-        setting = replace(setting, conversation_id=self.conversation.conversation_id)
+        conversation_id = self.conversation.conversation_id
+        setting = replace(setting, conversation_id=conversation_id, session_id=settings.id)
         self._answers.make(number, settings, setting, items)
 
     def _ended(self, number: int, error: IzwiError | None) -> None:

@@ -37,7 +37,7 @@ from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
 from izwi_api.services.chat.answer import start_ahead
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("izwi_api.serve.api_server_process")  # run as __main__
 
 # Seconds after the supervisor's death until requests that still run are abandoned.
 _CUT_OFF_S = 2.0

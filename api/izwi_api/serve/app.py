@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -25,6 +27,7 @@ from izwi_api.http.head import Head
 from izwi_api.http.host_check import HostCheck
 from izwi_api.http.metrics import CountRequests, EngineFigures, HttpMetrics
 from izwi_api.http.request_id import RequestId
+from izwi_api.http.telemetry import ObserveCalls
 from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
 from izwi_api.services.context import Services
@@ -37,6 +40,9 @@ from izwi_api.services.store.items import StoredItems
 from izwi_api.services.store.responses import StoredResponses
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
+from izwi_api.telemetry.calls import CallObserver
+from izwi_api.telemetry.log_lines import CallLog
+from izwi_api.telemetry.tracing import Tracing, open_tracing
 from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -56,6 +62,7 @@ def create_app(
     settings: Settings,
     metrics_folder: Path | None = None,
     kept: Path | None = None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the app. It starts the engine on startup, and stops it on shutdown.
 
@@ -65,6 +72,7 @@ def create_app(
         settings: Settings of the API server.
         metrics_folder: See `HttpMetrics`.
         kept: File of earlier answers that API servers share, or None.
+        tracing: Takes the calls; None: as OpenTelemetry's environment variables say.
 
     Raises:
         InvalidRequest: The keys file is broken, or an alias names no served model.
@@ -90,7 +98,10 @@ def create_app(
             items.close()
             if audit_log is not None:
                 audit_log.close()
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
 
+    traces = tracing or open_tracing(os.environ)
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
@@ -108,7 +119,11 @@ def create_app(
     state = AppState(services, metrics, begun_s, drain, changes, client_secrets, sessions)
     set_state(app, state)
     _guard(app, access, settings.home / "counts", client_secrets)
+    sinks = (CallLog(), metrics.calls, *((traces,) if traces else ()))
+    observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
+    app.add_middleware(ObserveCalls, observer=observer)
+    app.add_middleware(RequestId)
     return _routed(app)
 
 
@@ -151,7 +166,6 @@ def _watch(
     app.add_middleware(Draining, drain=drain)
     if settings.access.allowed_hosts is not None:
         app.add_middleware(HostCheck, allowed=settings.access.allowed_hosts)
-    app.add_middleware(RequestId)
 
 
 def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSecrets) -> None:

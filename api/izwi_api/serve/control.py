@@ -20,6 +20,7 @@ import msgspec
 from izwi.config import EngineConfig
 from izwi.errors import IzwiError
 from izwi_api.console import code_of
+from izwi_api.environment import read_log
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ReplicaOptions
 from izwi_api.serve.process_log import log_as_the_server
@@ -245,7 +246,7 @@ class Control:
 @contextmanager
 def child_process() -> Iterator[Control]:
     """Run as a child of the supervisor; report a known error of the block to it."""
-    log_as_the_server()
+    log_as_the_server(read_log(os.environ))
     control = Control.of_this_process()
     try:
         yield control

@@ -24,6 +24,7 @@ from izwi.engine_client.output_stream import failure
 from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.host.allocator import settle
 from izwi.model.protocol import Model
+from izwi.request.correlation import Correlation
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
@@ -41,7 +42,7 @@ from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("izwi_api.serve.engine_process")  # run as __main__
 
 # Seconds between reports of figures while there is work; one more report follows when it ends.
 _FIGURES_EVERY_S = 0.1
@@ -104,6 +105,7 @@ class ApiServerConnections:
         self._lines: dict[str, _ApiServerConnection] = {}
         self._gone: set[str] = set()  # API servers that died; their messages may still arrive
         self._owners: dict[str, _ApiServerConnection] = {}
+        self._calls: dict[str, Correlation | None] = {}  # of live requests, for log lines
         self._figures_s = 0.0
 
     # -- from the receiving thread -------------------------------------------------------------
@@ -132,11 +134,17 @@ class ApiServerConnections:
                 continue
             shares.setdefault(line, []).append(chunk)
             if chunk.reason is not None:
+                self._log_end(chunk)
                 self._let_go(line, chunk.request_id)
-            if chunk.error is not None and not isinstance(chunk.error, IzwiError):
-                logger.error("request %s failed", chunk.request_id, exc_info=chunk.error)
         for line, share in shares.items():
             self._send_chunks(line, share)
+
+    def _log_end(self, chunk: Chunk) -> None:
+        call = {"correlation": self._calls.get(chunk.request_id)}
+        if chunk.error is not None and not isinstance(chunk.error, IzwiError):
+            logger.error("request %s failed", chunk.request_id, exc_info=chunk.error, extra=call)
+        elif logger.isEnabledFor(logging.DEBUG):
+            logger.debug("request %s ended: %s", chunk.request_id, chunk.reason, extra=call)
 
     def stepped(self) -> None:
         """Send figures from time to time, and when the last request has ended.
@@ -214,6 +222,7 @@ class ApiServerConnections:
             return
         line.live.update(ids)
         self._owners.update(dict.fromkeys(ids, line))
+        self._calls.update({request.request_id: request.correlation for request in requests})
         self.thread.take_in(requests, logs)
 
     def _refuse(self, api_server: str, request_ids: list[str], error: InvalidMessage) -> None:
@@ -247,6 +256,7 @@ class ApiServerConnections:
 
     def _let_go(self, line: _ApiServerConnection, request_id: str) -> None:
         del self._owners[request_id]
+        self._calls.pop(request_id, None)
         line.live.discard(request_id)
         line.backpressured.discard(request_id)
 

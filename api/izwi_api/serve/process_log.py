@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from izwi_api.settings import LogSettings
+from izwi_api.telemetry.log_lines import JsonLines, TextLines
 from izwi_api.usage.limits import TokenBucket
 
 logger = logging.getLogger(__name__)
@@ -14,9 +16,13 @@ logger = logging.getLogger(__name__)
 _REPEATS_PER_MINUTE = 20
 
 
-def log_as_the_server() -> None:
+def log_as_the_server(log: LogSettings) -> None:
     """Write log lines to stderr."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stderr = logging.StreamHandler()
+    stderr.setFormatter(JsonLines() if log.format == "json" else TextLines())
+    logging.basicConfig(level=logging.INFO, handlers=[stderr])
+    for module, level in log.levels.items():
+        logging.getLogger(module).setLevel(level.upper())
     for handler in logging.getLogger().handlers:
         if not any(isinstance(known, LimitRepeats) for known in handler.filters):
             handler.addFilter(LimitRepeats())

@@ -245,7 +245,7 @@ class RemoteEngine:
         """Stop to run a request; `has_ended`: its engine has sent the last chunk."""
         resumable = self._resumables.pop(request_id)
         if self._is_welcome and not has_ended:
-            self._tell(wire.Abort(request_id))
+            self._send_command(wire.Abort(request_id))
             self._moved[request_id] += 1
         if self.router is not None:
             self.router.ended(self, resumable, None)
@@ -347,7 +347,7 @@ class RemoteEngine:
         )
         self._send(frames)
         if resumable.backpressured:
-            self._tell(wire.Backpressure(resumable.request.request_id, True))
+            self._send_command(wire.Backpressure(resumable.request.request_id, True))
 
     def _add(self, resumable: ResumableRequest) -> None:
         self._resumables[resumable.request.request_id] = resumable

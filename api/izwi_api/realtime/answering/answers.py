@@ -63,7 +63,7 @@ class Answers:
             heard_s: When the user's last word ended (`speech`), and further times of the turn, on a
                 monotonic clock. They may be added later.
         """
-        self._heard[number] = heard_s
+        self._heard[number] = self._responses[number].heard_s = heard_s
         self._responses[number].release()
 
     def finish(self, number: int, status: str, reason: str | None) -> None:
@@ -104,6 +104,7 @@ class Answers:
         """Stop all of them, and forget them."""
         for response in self._responses.values():
             response.discard()
+            response.end_call("cancelled", "session_closed")
         self._responses.clear()
 
     def _ended(self, number: int, error: IzwiError | None) -> None:

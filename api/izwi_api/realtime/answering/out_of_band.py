@@ -11,6 +11,7 @@ from izwi_api.realtime.answering.response_maker import ResponseMaker
 from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.items import Item
 from izwi_api.realtime.protocol.settings import RealtimeSettings
+from izwi_api.telemetry.calls import current_call
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class OutOfBandResponses:
             lambda _: None,  # echo detection follows only the conversation's answers
             self._room,
             lambda error: self._ended(response, error),
+            call=current_call.get(),
         )
         response = Response(-1, setting, hooks)
         self._responses[response.response_id] = response
@@ -68,6 +70,7 @@ class OutOfBandResponses:
         """Stop all of them."""
         for response in self._responses.values():
             response.discard()
+            response.end_call("cancelled", "session_closed")
         self._responses.clear()
 
     def _ended(self, response: Response, error: IzwiError | None) -> None:

@@ -27,6 +27,9 @@ from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.answer import AnswerDelta, CallDelta
 from izwi_api.services.chat.speech_to_speech import ConversationAnswer
 from izwi_api.services.production_pace import ProductionPace
+from izwi_api.telemetry.calls import Call, Turn, current_call
+from izwi_api.telemetry.conventions import Operation
+from izwi_api.telemetry.engine_request import EngineRequest
 
 # Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40
@@ -48,6 +51,7 @@ class ResponseSetting:
         max_tokens: Maximum number of tokens; None for the model's limit.
         rates: Speaking rates of the session's voices; this answer's is added at its end.
         pace: Pace at which answers are made; this one's is added.
+        session_id: The session that it is part of.
     """
 
     wire: WireFormat | None
@@ -60,6 +64,7 @@ class ResponseSetting:
     conversation_id: str = ""
     rates: SpeakingRates = field(default_factory=SpeakingRates)
     pace: ProductionPace = field(default_factory=ProductionPace)
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Hooks:
         room: Waits while the client reads too slowly (backpressure).
         ended: Called when everything is sent, or with the error that ended the response.
         speaker: Plays the audio, if it is not sent in events.
+        call: The call of the session, for logs and traces.
     """
 
     emit: Emit
@@ -81,6 +87,7 @@ class Hooks:
     room: Callable[[], Awaitable[None]]
     ended: Callable[[IzwiError | None], None]
     speaker: Speaker | None = None
+    call: Call | None = None
 
 
 @dataclass(slots=True)
@@ -101,6 +108,9 @@ class Response:
         self.clock = SessionPlayback(setting.lead_ms)
         self.message: Item | None = None
         self.times_s: dict[str, float] = {}  # of its first text and its first audio that was sent
+        self.heard_s: dict[str, float] = {}  # times of the turn that it answers
+        self._call = None if hooks.call is None else hooks.call.answer()
+        self._hearing: list[EngineRequest] = []
         self._hooks = hooks
         self._outputs: list[_Output] = []
         self._calls: dict[int, _Output] = {}
@@ -121,6 +131,8 @@ class Response:
         """Start sending events."""
         self._hooks.emit("response.created", response=self._as_json("in_progress"))
         self._released.set()
+        if self._hooks.call is not None:
+            self._hearing = self._hooks.call.take_requests(Operation.TRANSCRIPTION)
 
     def pause(self) -> None:
         """Stop sending, and pause the models."""
@@ -174,6 +186,24 @@ class Response:
                 kind = "invalid_request_error" if is_asked else "server_error"
                 details["error"] = {"type": kind, "code": error.code, "message": str(error)}
         self._hooks.emit("response.done", response=self._as_json(status, details))
+        self.end_call(status, reason)
+
+    def end_call(self, status: str, reason: str | None) -> None:
+        """Report it to logs, metrics and traces, once, if it was released."""
+        call, self._call = self._call, None
+        if call is None or not self._released.is_set():
+            return
+        call.status = 500 if status == "failed" else 200
+        setting = self.setting
+        call.turn = Turn(
+            self.heard_s | self.times_s,
+            setting.session_id,
+            setting.conversation_id if setting.in_conversation else "",
+            status,
+            reason,
+            self._hearing,
+        )
+        call.end()
 
     def _keep_entries(self, spoken: LiveAnswer) -> None:
         """Store the log entries of a speech-to-speech model, for the next prompt."""
@@ -202,6 +232,7 @@ class Response:
         return self.clock.num_gaps, self.clock.gaps_ms
 
     async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
+        current_call.set(self._call)  # of this task and those that it starts
         try:
             async with await open_answer() as spoken:
                 self._spoken = spoken

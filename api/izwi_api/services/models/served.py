@@ -26,6 +26,7 @@ from izwi.model.frontend import (
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
 from izwi_api.settings import Settings
+from izwi_api.telemetry.calls import current_call
 from izwi_api.usage.metering import note_model
 
 _MAX_SHOWN = 64
@@ -137,16 +138,20 @@ class ServedModel(Generic[FrontendT_co]):
 
     def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
         """Submit requests that start together, all or none; raises as `submit`."""
+        call = current_call.get()
         answers = self.engine.submit_all([self._addressed(request) for request in requests])
         note_model(self.name)
-        return answers
+        return answers if call is None else call.watch(requests, answers, self.frontend)
 
     def _addressed(self, request: Request) -> Request:
-        """Return a request that says who asks, and how urgently."""
-        caller = current_caller.get()
+        """Return a request that says who asks, in which call, and how urgently."""
+        caller, call = current_caller.get(), current_call.get()
+        correlation = None if call is None else call.correlation
         if self.is_live:
-            return replace(request, caller=caller, priority=LIVE_PRIORITY, awaits_engine=True)
-        return request if caller == request.caller else replace(request, caller=caller)
+            request = replace(request, priority=LIVE_PRIORITY, awaits_engine=True)
+        if caller == request.caller and correlation is None:
+            return request
+        return replace(request, caller=caller, correlation=correlation)
 
 
 class ServedModels:

@@ -1,0 +1,256 @@
+"""`izwi top`: what a server does now, from its /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi.errors import InvalidRequest
+from izwi_api.cli.options import ApiKey, ServerUrl
+from izwi_api.console import report_failures
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Labels = tuple[tuple[str, str], ...]
+
+EveryOption = Annotated[
+    float, typer.Option("--every", min=0.2, help="Seconds between two readings.")
+]
+OnceOption = Annotated[bool, typer.Option("--once", help="Print the figures once, and end.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The figures of a server at one time.
+
+    Attributes:
+        at_s: When they were read, on a monotonic clock.
+        samples: Values by name and labels.
+    """
+
+    at_s: float
+    samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, text: str, at_s: float) -> Reading:
+        """Read the text format of Prometheus."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        samples: dict[str, dict[Labels, float]] = defaultdict(dict)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples[sample.name][tuple(sorted(sample.labels.items()))] = sample.value
+        return cls(at_s, samples)
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Return the sum of a figure over all series with these labels."""
+        asked = set(labels.items())
+        found = self.samples.get(name, {})
+        return sum(value for series, value in found.items() if asked <= set(series))
+
+    def models(self) -> list[str]:
+        """Return the served models."""
+        return [dict(series)["model"] for series in self.samples.get("izwi_engine_running", {})]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Two readings of a server; rates are those of the time between them.
+
+    Without an earlier reading, rates are those since the server's start, where that makes sense.
+    """
+
+    now: Reading
+    before: Reading | None = None
+
+    def grown(self, name: str, **labels: str) -> float:
+        """Return by how much a counter has grown. A server that has restarted counts from 0."""
+        value = self.now.sum(name, **labels)
+        old = self.before.sum(name, **labels) if self.before is not None else 0.0
+        return value - old if value >= old else value
+
+    def rate(self, name: str, **labels: str) -> float | None:
+        """Return the growth of a counter per second; None without an earlier reading."""
+        if self.before is None or self.now.at_s <= self.before.at_s:
+            return None
+        return self.grown(name, **labels) / (self.now.at_s - self.before.at_s)
+
+    def ratio(self, name: str, of: str, **labels: str) -> float | None:
+        """Return the growth of a counter for each 1 of another; None if that has not grown."""
+        whole = self.grown(of, **labels)
+        return self.grown(name, **labels) / whole if whole else None
+
+    def quantile(self, name: str, share: float, **labels: str) -> float | None:
+        """Return a quantile of a histogram, linear within a bucket; None without values."""
+        buckets: dict[float, float] = defaultdict(float)
+        for series in self.now.samples.get(f"{name}_bucket", {}):
+            known = dict(series)
+            top = known.pop("le")
+            if labels.items() <= known.items():
+                bound = math.inf if top == "+Inf" else float(top)
+                buckets[bound] += self.grown(f"{name}_bucket", **known, le=top)
+        return quantile(buckets, share)
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """Return a quantile of cumulative buckets: upper bound -> values up to it."""
+    total = max(buckets.values(), default=0.0)
+    if not total:
+        return None
+    low = below = 0.0
+    for top, count in sorted(buckets.items()):
+        if count >= share * total:
+            if top == math.inf:
+                return low
+            return low + (top - low) * (share * total - below) / max(count - below, 1e-12)
+        low, below = top, count
+    return low
+
+
+def summary(interval: Interval) -> list[tuple[str, str]]:
+    """Return what is shown of the whole server: names and values."""
+    now = interval.now
+    failed = sum(
+        interval.grown("izwi_http_requests_total", status=status)
+        for status in {dict(series)["status"] for series in now.samples.get(_REQUESTS, {})}
+        if status.startswith("5")
+    )
+    latency = [
+        _ms(interval.quantile("izwi_live_latency_seconds", share, until="audio"))
+        for share in (0.5, 0.95)
+    ]
+    return [
+        ("requests in flight", f"{now.sum('izwi_http_in_flight'):.0f}"),
+        ("requests/s", _number(interval.rate(_REQUESTS))),
+        ("failed", f"{failed:.0f}"),
+        ("live sessions", f"{now.sum('izwi_websocket_sessions'):.0f}"),
+        ("live answers", f"{interval.grown('izwi_live_answers_total'):.0f}"),
+        ("live first audio p50/p95", " / ".join(latency)),
+        ("live gaps", f"{interval.grown('izwi_live_gaps_total'):.0f}"),
+    ]
+
+
+COLUMNS = (
+    *("model", "run", "wait", "pause", "batch", "step", "slack", "memory", "hits"),
+    *("tokens/s", "first p50", "first p95", "RTF", "underrun"),
+)
+
+
+def row(interval: Interval, model: str) -> list[str]:
+    """Return what is shown of a model, in the order of `COLUMNS`."""
+    now, of, asked = interval.now, {"model": model}, {"gen_ai_request_model": model}
+    slack_s = now.sum("izwi_engine_least_slack_seconds", **of)
+    pages = now.sum("izwi_engine_pages", **of)
+    used = 1.0 - now.sum("izwi_engine_available_pages", **of) / pages if pages else None
+    first = "gen_ai_server_time_to_first_token_seconds"
+    if interval.quantile("izwi_audio_time_to_first_audio_seconds", 0.5, **asked) is not None:
+        first = "izwi_audio_time_to_first_audio_seconds"
+    steps_s = [
+        interval.ratio(f"izwi_engine_{part}_seconds_total", "izwi_engine_steps_total", **of)
+        for part in ("schedule", "launch", "wait", "process")
+    ]
+    step_s = sum(part_s for part_s in steps_s if part_s is not None)
+    hits = interval.ratio(
+        "izwi_engine_prefix_positions_hit_total", "izwi_engine_prefix_positions_asked_total", **of
+    )
+    return [
+        model,
+        *(f"{now.sum(f'izwi_engine_{state}', **of):.0f}" for state in _STATES),
+        _number(interval.ratio("izwi_engine_rows_total", "izwi_engine_steps_total", **of)),
+        _ms(step_s or None),
+        "-" if math.isinf(slack_s) else f"{slack_s:.2f} s",
+        _percent(used),
+        _percent(hits),
+        _number(interval.rate("izwi_tokens_total", **asked, kind="output")),
+        _ms(interval.quantile(first, 0.5, **asked)),
+        _ms(interval.quantile(first, 0.95, **asked)),
+        _number(
+            interval.ratio(
+                "izwi_audio_real_time_factor_sum", "izwi_audio_real_time_factor_count", **asked
+            )
+        ),
+        f"{interval.grown('izwi_audio_underrun_seconds_total', **asked):.1f} s",
+    ]
+
+
+def screen(address: str, interval: Interval) -> Group:
+    """Return what is shown."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Table.grid(padding=(0, 3))
+    shown = summary(interval)
+    head.add_row(*(f"[dim]{name}[/dim] {value}" for name, value in shown[:4]))
+    head.add_row(*(f"[dim]{name}[/dim] {value}" for name, value in shown[4:]))
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+    for model in interval.now.models():
+        table.add_row(*map(escape, row(interval, model)))
+    return Group(Text(f"izwi at {address}", style="bold"), head, Text(), table)
+
+
+def top(
+    every_s: EveryOption = 2.0,
+    once: OnceOption = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show what a running server does: requests, slack, batches, memory, live sessions."""
+    from rich.console import Console
+
+    from izwi_api.cli.running_server import running_server
+
+    with report_failures():
+        address = running_server(server, api_key)
+        if address is None:
+            raise InvalidRequest("no server runs here; name one with --server", param="server")
+        console = Console()
+        asyncio.run(_watch(console, address, api_key, every_s, once or not console.is_terminal))
+
+
+async def _watch(
+    console: object, address: str, api_key: str | None, every_s: float, once: bool
+) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from izwi_api.client import AsyncClient
+
+    assert isinstance(console, Console)
+    async with AsyncClient(address, api_key=api_key) as client:
+        reading = Reading.of(await client.metrics(), time.monotonic())
+        if once:
+            console.print(screen(address, Interval(reading)))
+            return
+        with Live(screen(address, Interval(reading)), console=console, screen=True) as live:
+            while True:
+                await asyncio.sleep(every_s)
+                before, reading = reading, Reading.of(await client.metrics(), time.monotonic())
+                live.update(screen(address, Interval(reading, before)))
+
+
+_STATES: Iterable[str] = ("running", "waiting", "paused")
+_REQUESTS = "izwi_http_requests_total"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.3g} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}%"

@@ -1,0 +1,146 @@
+"""Dashboards, alerts and the runbook name metrics and settings that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from izwi.metrics import FIGURES
+from izwi_api.http.metrics import EngineFigures, HttpMetrics
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "operations"
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+NAME = re.compile(r"\b(?:izwi|gen_ai_server)_[a-z0-9_]+\b")
+# Labels that look like names of metrics.
+LABELS = {"gen_ai_request_model", "gen_ai_operation_name", "izwi_api_key", "izwi_api"}
+PROMTOOL = shutil.which("promtool")
+
+
+class Engine:
+    @property
+    def load(self) -> dict[str, dict[str, float]]:
+        return {"tts": dict.fromkeys(FIGURES, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Names of all series that /metrics may have."""
+    metrics = HttpMetrics()
+    metrics.registry.register(EngineFigures(Engine()))
+    names = set()
+    for family in metrics.registry.collect():
+        endings = {
+            "counter": ("_total",),
+            "histogram": ("_bucket", "_sum", "_count"),
+            "gauge": ("",),
+        }[family.type]
+        names |= {f"{family.name}{ending}" for ending in endings}
+    return names
+
+
+def alerts() -> list[dict]:
+    (group,) = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]
+    return group["rules"]
+
+
+def dashboard() -> dict:
+    return json.loads((FOLDER / "dashboard.json").read_text())
+
+
+def expressions() -> list[str]:
+    panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def test_metrics_of_alerts_and_panels_exist(known) -> None:
+    asked = [rule["expr"] for rule in alerts()] + expressions()
+    names = {name for text in asked for name in NAME.findall(text)} - LABELS
+    assert len(names) > 30
+    assert names <= known
+
+
+def test_metrics_of_the_page_exist_and_it_lists_all_metrics(known) -> None:
+    families = {re.sub("_(total|bucket|sum|count)$", "", name) for name in known}
+    listed = set(re.findall(r"^\| `([a-z_0-9]+)`", PAGE, flags=re.MULTILINE))
+    listed = {re.sub("_total$", "", name) for name in listed}
+    engine = {name for name in families if name.startswith("izwi_engine_")}
+    assert families - engine - listed == set(), "docs/operations.md lists them"
+    assert {name for name in listed if name.startswith(("izwi_", "gen_ai_"))} <= families
+    for name in engine:
+        assert f"`{name.removeprefix('izwi_engine_')}" in PAGE, name
+
+
+def test_each_alert_has_an_entry_in_the_runbook() -> None:
+    headings = set(re.findall(r"^### (\w+)$", PAGE, flags=re.MULTILINE))
+    assert {rule["alert"] for rule in alerts()} == headings
+    for rule in alerts():
+        assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+        assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_panels_fill_the_grid_without_overlaps_and_have_one_id_each() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+def test_files_that_the_compose_file_mounts_exist() -> None:
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    mounted = [
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", ())
+        if volume.startswith("./")
+    ]
+    assert len(mounted) > 5
+    for name in mounted:
+        assert (FOLDER / name).is_file(), name
+    prometheus = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
+    (job,) = prometheus["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == ["izwi:8000"]
+    assert job["authorization"]["credentials_file"] == "/run/secrets/izwi_api_key"
+    assert "izwi_api_key" in compose["services"]["prometheus"]["secrets"]
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (apt-get install prometheus)")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "rules", "alerts.yaml"),
+        ("test", "rules", "alerts_test.yaml"),
+        ("check", "config", "--syntax-only", "prometheus.yaml"),
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_prometheus_itself_accepts_the_files(arguments) -> None:
+    done = subprocess.run([PROMTOOL, *arguments], cwd=FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (apt-get install prometheus)")
+def test_prometheus_itself_reads_each_expression_of_the_dashboard(tmp_path) -> None:
+    asked = [
+        text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in expressions()
+    ]
+    rules = [{"record": f"izwi:panel_{n}", "expr": text} for n, text in enumerate(asked)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run([PROMTOOL, "check", "rules", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
