@@ -5,8 +5,9 @@ the route to the model's `run`, a profile function sees every call and return of
 
 * modules: those of izwi, izwi_api and izwi_models in which a function ran;
 * takers: modules of these in which a function was given the text, its ids, or a form of them;
-* takers_by_door: the same, but the modules of a library that is entered through one function count
-  as one: the reading of English text (`say_english`), which no reader of a request has to follow;
+* takers_libraries_as_one: the same, with one for all modules of a library that is entered through
+  one of them: what reads English text (`izwi_models.english.text`), of which a reader of a request
+  has to know no more;
 * forms: classes of values (dataclasses, structs, named tuples, pydantic models) that a function was
   given or returned, and that hold the text, its ids, or another form that does.
 
@@ -203,7 +204,7 @@ def follow() -> RequestPath:
     return path
 
 
-def by_door(modules: Iterable[str]) -> set[str]:
+def libraries_as_one(modules: Iterable[str]) -> set[str]:
     """Return modules, with one for all of a library."""
     return {
         next((library for library in LIBRARIES if module.startswith(f"{library}.")), module)
@@ -228,7 +229,7 @@ def main() -> None:
             print(f"{kind}: {name}  ({where})")
     rows = [
         {kind: len(names) for kind, names in found.items()}
-        | {"takers_by_door": len(by_door(path.takers))}
+        | {"takers_libraries_as_one": len(libraries_as_one(path.takers))}
     ]
     write_result("request_path", rows, **{kind: table(names) for kind, names in found.items()})
 

@@ -126,7 +126,8 @@ class AudioCursor:
 
     def repeat(self, num_samples: int) -> None:
         """Restart the audio from its beginning; the first `num_samples` are already delivered."""
-        self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
+        self.num_vocoded, self.chunks, self.num_full = 0, [], (0, 0)
+        self.num_repeated_samples = num_samples
 
     def new_part(self, samples: Float32) -> Float32 | None:
         """Return the part of (samples,) that is not delivered yet, or None."""

@@ -7,7 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.serving.request_path import CORE, TEXT, RequestPath, by_door, contains, integers
+from benchmarks.serving.request_path import (
+    CORE,
+    TEXT,
+    RequestPath,
+    contains,
+    integers,
+    libraries_as_one,
+)
 from izwi.inputs.speech import SpeechInput
 from izwi_api.schemas.speech import SpeechBody
 
@@ -50,4 +57,4 @@ def test_nothing_is_counted_before_a_route_is_called() -> None:
 
 def test_modules_of_a_library_behind_one_function_count_once() -> None:
     modules = ["izwi_models.english.text", "izwi_models.english.units", "izwi.engine.engine"]
-    assert by_door(modules) == {"izwi_models.english", "izwi.engine.engine"}
+    assert libraries_as_one(modules) == {"izwi_models.english", "izwi.engine.engine"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.serving.request_path import by_door, follow
+from benchmarks.serving.request_path import follow, libraries_as_one
 
 # What a reader of one request follows. Whoever adds to it joins what is one thing elsewhere.
 MOST_FORMS, MOST_MODULES = 10, 28
@@ -11,5 +11,5 @@ MOST_FORMS, MOST_MODULES = 10, 28
 def test_speech_request_passes_no_more_forms_and_modules() -> None:
     path = follow()
     assert len(path.forms) <= MOST_FORMS, path.forms
-    assert len(by_door(path.takers)) <= MOST_MODULES, path.takers
+    assert len(libraries_as_one(path.takers)) <= MOST_MODULES, path.takers
     assert "izwi_models.qwen3_tts.model" in path.takers  # it was followed to its end
