@@ -6,8 +6,9 @@ the route to the model's `run`, a profile function sees every call and return of
 * modules: those of izwi, izwi_api and izwi_models in which a function ran;
 * takers: modules of these in which a function was given the text, its ids, or a form of them;
 * takers_libraries_as_one: the same, with one for all modules of a library that is entered through
-  one of them: what reads English text (`izwi_models.english.text`), of which a reader of a request
-  has to know no more;
+  one of them: what reads English text (`izwi_models.english.text`), and what notes times for
+  traces and metrics (`izwi_api.telemetry.calls`), of which a reader of a request has to know no
+  more;
 * forms: classes of values (dataclasses, structs, named tuples, pydantic models) that a function was
   given or returned, and that hold the text, its ids, or another form that does.
 
@@ -37,7 +38,7 @@ CORE = "house is near the river and the water is cold"  # of it, however its end
 OURS = ("izwi.", "izwi_api.", "izwi_models.")
 ROUTE = "izwi_api.routes.speech"
 CLIENT = "izwi_api.client."  # the other end of the connection, in the same process
-LIBRARIES = ("izwi_models.english",)
+LIBRARIES = ("izwi_models.english", "izwi_api.telemetry")
 # A form holds the text at most this many values deep; a longer way leads through an index of all.
 _DEPTH = 5
 _MIN_IDS = 5

@@ -152,7 +152,7 @@ class _Files(Protocol):
 
 def _files_of(folder: Path) -> _Files:
     tensors = gguf_tensors(folder)
-    return _Safetensors.of(folder) if tensors is None else _Gguf(folder, tensors)
+    return _Safetensors.open_folder(folder) if tensors is None else _Gguf(folder, tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class _Safetensors:
                 yield name, handles[stored.path].get_tensor(name)
 
     @staticmethod
-    def of(folder: Path) -> _Safetensors:
+    def open_folder(folder: Path) -> _Safetensors:
         """List a checkpoint's tensors. Raises CheckpointError."""
         # a file may be another checkpoint's, and have tensors of which this one has its own
         alone = folder.is_file() or (folder / _SINGLE).is_file()

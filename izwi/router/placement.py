@@ -111,7 +111,7 @@ class Placement:
         arrival = Arrival(self._number, self._random.random())
         return self._policy(self._candidates(accepting, requests[0]), arrival).replica
 
-    def begin(self, replica: int, request: Request) -> float:
+    def place_request(self, replica: int, request: Request) -> float:
         """Count a request that was sent to an engine; return its predicted work."""
         load, work = self.loads[replica], self._predictor.predict(request)
         load.num_in_flight += 1

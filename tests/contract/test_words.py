@@ -46,10 +46,7 @@ NAMES = {
 }  # fmt: skip
 # No method's whole name: it says of what, or has the field's term. numpy's `take` is one.
 BARE_VERBS = re.compile(r"^    (?:async )?def _?(take|begin|tell|keep|of)\b\(", re.MULTILINE)
-BARE_VERBS_LEFT_OUT = (
-    *("izwi/ops/core.py", "izwi/backends/torch/ops.py", "izwi/backends/mlx/ops.py"),
-    *("izwi/backends/torch/recorded/", "izwi/backends/torch/captured/"),
-)
+BARE_VERBS_LEFT_OUT = ("izwi/ops/core.py", "izwi/backends/torch/ops.py", "izwi/backends/mlx/ops.py")
 # In no comment, docstring, message or page.
 PROSE = re.compile(
     r"\b(doors?|newcomers?|under way|foretells?|foretold|crumbs|narrow weights?|comes again"

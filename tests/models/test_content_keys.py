@@ -10,7 +10,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import AlignmentInput, ReferenceClip, SpeechInput, TranscriptionInput
 from izwi.request.sequence import Sequence
-from izwi.runner.batch_builder import span_of
+from izwi.runner.batch import span_of
 
 TTS, ASR, CHAT, ALIGNER = (f"izwi-tiny-{name}" for name in ("tts", "asr", "chat", "aligner"))
 

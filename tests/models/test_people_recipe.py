@@ -175,11 +175,11 @@ def test_slow_noise_has_level_one_and_no_jumps() -> None:
 
 
 def test_slurred_sound_takes_from_both_neighbours() -> None:
-    sound = torch.zeros(2, 5, 3)
-    sound[:, 2] = 1.0
-    made = slurred(sound, torch.tensor([0.5, 0.0]))
+    frames = torch.zeros(2, 5, 3)
+    frames[:, 2] = 1.0
+    made = slurred(frames, torch.tensor([0.5, 0.0]))
     assert made[0, :, 0].tolist() == [0, 0.25, 0.5, 0.25, 0]
-    assert torch.equal(made[1], sound[1])
+    assert torch.equal(made[1], frames[1])
 
 
 def test_casual_speech_has_as_many_words() -> None:

@@ -27,7 +27,7 @@ def placement(num_replicas=2, **options):
 
 def place(made, request, **rest):
     replica = made.choose([request], **rest)
-    return replica, made.begin(replica, request)
+    return replica, made.place_request(replica, request)
 
 
 def test_a_conversation_stays_where_its_first_turn_ran():
@@ -43,8 +43,10 @@ def test_a_conversation_stays_where_its_first_turn_ran():
 def test_a_published_prefix_attracts_requests_until_it_is_gone():
     made = placement(2)
     keys = list(range(8))
-    made.begin(0, asked("short", range(50, 60)))
-    made.begin(1, asked("long", range(50, 80)))  # without a prefix the first engine is better
+    made.place_request(0, asked("short", range(50, 60)))
+    made.place_request(
+        1, asked("long", range(50, 80))
+    )  # without a prefix the first engine is better
     made.loads[1].prefixes.publish({"toy": page_chain(keys, PAGE)})
     assert made.choose([asked("a", keys)]) == 1
     assert made.choose([asked("b", keys, model="other")]) == 0
@@ -58,7 +60,7 @@ def test_an_engine_that_died_has_no_prefixes():
     first, work = place(made, asked("a", keys))
     made.end(first, work)
     made.loads[first].prefixes.clear()
-    made.begin(first, asked("b", range(20, 30)))
+    made.place_request(first, asked("b", range(20, 30)))
     assert made.choose([asked("c", keys)]) != first
 
 
@@ -66,7 +68,7 @@ def test_prompts_that_are_not_kept_attract_nothing():
     made = placement(2)
     keys = list(range(8))
     first, _ = place(made, asked("a", keys, cacheable=False))
-    made.begin(first, asked("b", range(20, 30)))
+    made.place_request(first, asked("b", range(20, 30)))
     assert made.choose([asked("c", keys)]) != first
 
 
@@ -96,7 +98,7 @@ def test_requests_of_other_processes_count():
     made.loads[0].figures = {"toy": {"running": 3.0, "waiting": 1.0}, "chat": {"paused": 1.0}}
     assert made.loads[0].num_elsewhere == 5
     assert made.choose([asked("a")]) == 1
-    made.begin(0, asked("b"))
+    made.place_request(0, asked("b"))
     assert made.loads[0].num_elsewhere == 4  # one of them is this process's own
 
 

@@ -309,7 +309,7 @@ async def test_requests_of_a_model_that_one_engine_serves_wait_for_that_engine()
         for number in range(2):  # though engines take turns
             request = replace(endless(f"a{number}", 1, 5), model="asr")
             assert world.router._placement.choose([request]) == 0
-            world.router._placement.begin(0, request)
+            world.router._placement.place_request(0, request)
         moves = world.router.submit(endless("moves", 1, 60))
         world.die(0)
         assert world.where("moves") == 1

@@ -40,7 +40,7 @@ class Reading:
     samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str, at_s: float) -> Reading:
+    def from_text(cls, text: str, at_s: float) -> Reading:
         """Read the text format of Prometheus."""
         from prometheus_client.parser import text_string_to_metric_families
 
@@ -229,14 +229,17 @@ async def _watch(
 
     assert isinstance(console, Console)
     async with AsyncClient(address, api_key=api_key) as client:
-        reading = Reading.of(await client.metrics(), time.monotonic())
+        reading = Reading.from_text(await client.metrics(), time.monotonic())
         if once:
             console.print(screen(address, Interval(reading)))
             return
         with Live(screen(address, Interval(reading)), console=console, screen=True) as live:
             while True:
                 await asyncio.sleep(every_s)
-                before, reading = reading, Reading.of(await client.metrics(), time.monotonic())
+                before, reading = (
+                    reading,
+                    Reading.from_text(await client.metrics(), time.monotonic()),
+                )
                 live.update(screen(address, Interval(reading, before)))
 
 

@@ -182,7 +182,7 @@ class ReplicaRouter:
 
     def begun(self, engine: RemoteEngine, request: Request) -> float:
         """Count a request; return its predicted work."""
-        return self._placement.begin(engine.replica, request)
+        return self._placement.place_request(engine.replica, request)
 
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""

@@ -112,7 +112,7 @@ class EngineRequest:
     underrun_s: float = 0.0
     chunk_gaps_s: list[float] = field(default_factory=list)
 
-    def take(self, chunk: Chunk, sample_rate: int | None, now_s: float) -> None:
+    def add_chunk(self, chunk: Chunk, sample_rate: int | None, now_s: float) -> None:
         """Note a chunk that has arrived, of a model with this sample rate."""
         if chunk.timing is not None:
             self._take_timing(chunk.timing)

@@ -35,7 +35,7 @@ class ObservedAnswer(Answer):
         chunk = await self._answer.__anext__()
         request = self._request
         is_open = request.ended_s is None
-        request.take(chunk, self._rate, self._clock())
+        request.add_chunk(chunk, self._rate, self._clock())
         if is_open and request.ended_s is not None:
             self._on_end(request)
         return chunk

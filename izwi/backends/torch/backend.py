@@ -245,7 +245,7 @@ class TorchBackend:
             torch.cuda.synchronize(self.ops.device)  # graphs of other models use the same pools
         self._capturers.prime(self._graph_bytes)
         arrays = ModelArrays(kv, arena, sampling.suppressed)
-        return Graphs.of(model, arrays, self.ops, config, self._capturers)
+        return Graphs.from_model(model, arrays, self.ops, config, self._capturers)
 
 
 def torch_backend(

@@ -44,7 +44,7 @@ class Awq:
     unused: tuple[str, ...] = ()
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> Awq:
+    def from_settings(values: Mapping[str, Any], where: str) -> Awq:
         """Read `quantization_config`; raises CheckpointError for what is not supported."""
         bits = values.get("bits", values.get("w_bit"))
         if bits != 4:

@@ -31,7 +31,7 @@ class Bitsandbytes:
     unused: tuple[str, ...] = ()
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> Bitsandbytes:
+    def from_settings(values: Mapping[str, Any], where: str) -> Bitsandbytes:
         """Read `quantization_config`; raises CheckpointError for what is not supported."""
         if not values.get("load_in_4bit"):
             raise CheckpointError(

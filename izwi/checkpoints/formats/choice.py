@@ -17,11 +17,11 @@ from izwi.checkpoints.formats.mlx_folder import MlxFolder
 from izwi.errors import CheckpointError
 
 _BY_METHOD: dict[str, Callable[[Mapping[str, Any], str], Layout]] = {
-    "awq": Awq.of,
-    "bitsandbytes": Bitsandbytes.of,
-    "compressed-tensors": CompressedTensors.of,
-    "fp8": Fp8.of,
-    "gptq": Gptq.of,
+    "awq": Awq.from_settings,
+    "bitsandbytes": Bitsandbytes.from_settings,
+    "compressed-tensors": CompressedTensors.from_settings,
+    "fp8": Fp8.from_settings,
+    "gptq": Gptq.from_settings,
 }
 # Files of older versions of AutoGPTQ and AutoAWQ, whose config.json says nothing.
 _OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -41,7 +41,7 @@ def layout_of(folder: Path) -> Layout | None:
     described = values.get("quantization_config")
     where = f"{path}: quantization_config"
     if isinstance(mlx := values.get("quantization"), Mapping):
-        return MlxFolder.of(mlx, f"{path}: quantization")
+        return MlxFolder.from_settings(mlx, f"{path}: quantization")
     if described is None:
         for name, method in _OLDER.items():
             if (folder / name).is_file():

@@ -51,7 +51,7 @@ class CompressedTensors:
     )  # fmt: skip
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> CompressedTensors:
+    def from_settings(values: Mapping[str, Any], where: str) -> CompressedTensors:
         """Read `quantization_config`; raises CheckpointError for what is not supported."""
         kind = str(values.get("format"))
         if kind not in _FORMATS:

@@ -35,7 +35,7 @@ class Fp8:
     unused: tuple[str, ...] = (".input_scale", ".k_scale", ".v_scale")
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> Fp8:
+    def from_settings(values: Mapping[str, Any], where: str) -> Fp8:
         """Read `quantization_config`; raises CheckpointError for what is not supported."""
         if (kind := values.get("fmt", "e4m3")) != "e4m3":
             raise CheckpointError(f"{where}: floats of {kind!r} are not supported: 'e4m3' is")

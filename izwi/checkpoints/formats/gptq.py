@@ -50,7 +50,7 @@ class Gptq:
     unused: tuple[str, ...] = ()
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> Gptq:
+    def from_settings(values: Mapping[str, Any], where: str) -> Gptq:
         """Read `quantization_config`; raises CheckpointError for what is not supported."""
         bits, version = values.get("bits"), values.get("checkpoint_format", "gptq")
         if bits not in (4, 8):

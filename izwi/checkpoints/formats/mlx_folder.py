@@ -39,7 +39,7 @@ class MlxFolder:
     unused: tuple[str, ...] = ()
 
     @staticmethod
-    def of(values: Mapping[str, Any], where: str) -> MlxFolder:
+    def from_settings(values: Mapping[str, Any], where: str) -> MlxFolder:
         """Read `quantization`; raises CheckpointError for what is not supported."""
         if (mode := values.get("mode", "affine")) != "affine":
             raise CheckpointError(f"{where}: mode {mode!r} is not supported: 'affine' is")

@@ -44,7 +44,9 @@ izwi_audio_time_to_first_audio_seconds_bucket{gen_ai_request_model="tts",le="+In
 
 
 def interval(now=NOW, before=BEFORE):
-    return Interval(Reading.of(now, 12.0), Reading.of(before, 10.0) if before else None)
+    return Interval(
+        Reading.from_text(now, 12.0), Reading.from_text(before, 10.0) if before else None
+    )
 
 
 def test_a_row_has_the_figures_of_its_model_and_rates_of_the_interval() -> None:

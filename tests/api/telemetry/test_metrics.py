@@ -99,9 +99,9 @@ def ended(*chunks, streams=True):
     noted = EngineRequest(wish_of(request, FakeSpeech.capabilities[0]), 0.0)
     for at_s, seconds in chunks:
         pcm = np.zeros(round(seconds * 1000), np.float32)
-        noted.take(Chunk("a", np.zeros((1, 4), np.int64), pcm), 1000, at_s)
+        noted.add_chunk(Chunk("a", np.zeros((1, 4), np.int64), pcm), 1000, at_s)
     last = Chunk("a", np.zeros((0, 4), np.int64), reason=Reason.STOP, timing=Timing(0.25, 0.75))
-    noted.take(last, 1000, chunks[-1][0])
+    noted.add_chunk(last, 1000, chunks[-1][0])
     return noted
 
 
@@ -145,7 +145,7 @@ def test_a_refused_request_counts_with_its_error_and_without_times():
     request = Request("a", "tts", FakePrompt("speech"))
     noted = EngineRequest(wish_of(request, FakeSpeech.capabilities[0]), 0.0)
     failed = Chunk("a", np.zeros((0, 4), np.int64), reason=Reason.ERROR, error=Overloaded("full"))
-    noted.take(failed, 1000, 0.1)
+    noted.add_chunk(failed, 1000, 0.1)
     registry = CollectorRegistry()
     metrics = CallMetrics(registry)
     call = CallObserver([metrics]).open_call("a")

@@ -93,7 +93,7 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
     before = torch.cuda.memory_allocated(ops.device)
     made: list[Graphs] = []
     capturers = Capturers(steps, codec)
-    rehearse(lambda: made.append(Graphs.of(model, arrays, ops, config, capturers)))
+    rehearse(lambda: made.append(Graphs.from_model(model, arrays, ops, config, capturers)))
     buffers = torch.cuda.memory_allocated(ops.device) - before
     made.clear()
     gc.collect()  # free reference cycles
@@ -123,7 +123,7 @@ class Graphs:
     encoders: EncoderGraphs | None
 
     @staticmethod
-    def of(
+    def from_model(
         model: Model,
         arrays: ModelArrays,
         ops: TorchOps,
