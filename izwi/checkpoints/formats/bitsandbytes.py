@@ -14,6 +14,7 @@ import numpy as np
 
 from izwi.checkpoints.formats.layout import Parts, floats, part, require_scales
 from izwi.checkpoints.linear_spec import Float32, LinearForm, LinearSpec, Numbers
+from izwi.checkpoints.stored_tensor import StoredTensor
 from izwi.errors import CheckpointError
 
 _CODES, _LARGEST, _TABLE = ".weight", ".weight.absmax", ".weight.quant_map"
@@ -82,9 +83,22 @@ class Bitsandbytes:
         if state is None:
             part(parts, _STATES[0])
         assert state is not None
-        values = json.loads(bytes(state.array()))
-        block = int(values["nested_blocksize"])
+        largest.require(largest.shape, "U8")
+        block, offset = _nested_sizes(state)
         require_scales(outer, (-(-largest.shape[0] // block),))
         scale = np.repeat(floats(outer), block)[: largest.shape[0]]
-        offset = np.float32(values["nested_offset"])
         return np.asarray(floats(table)[largest.array()] * scale + offset, np.float32)
+
+
+def _nested_sizes(state: StoredTensor) -> tuple[int, np.float32]:
+    """Read how many blocks share a scale, and what is added to all, from the stored JSON."""
+    try:
+        values = json.loads(bytes(state.array()))
+        block, offset = values["nested_blocksize"], np.float32(values["nested_offset"])
+        if type(block) is not int or block < 1:
+            raise ValueError(f"nested_blocksize is {block!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{state.path}: tensor {state.name!r} is not of the published form: {error!r}"
+        ) from error
+    return block, offset

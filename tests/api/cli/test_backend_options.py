@@ -33,7 +33,7 @@ def test_the_models_of_an_api_server_have_the_weights_that_were_asked_for(tmp_pa
 def test_an_unknown_kind_fails_with_one_line():
     result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int3"])
     assert result.exit_code == 2, result.output
-    assert "weights must be one of auto, int8, fp8, int4, got 'int3'" in result.stderr
+    assert "weights must be one of auto, float, int8, fp8, int4, got 'int3'" in result.stderr
     assert result.stderr.strip().count("\n") == 0
 
 

@@ -133,6 +133,19 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
             list(read_tensors(tmp_path, SHAPES, "pt"))
 
 
+@pytest.mark.parametrize(
+    "state", [b"{", b"{}", b'{"nested_blocksize": 0, "nested_offset": 0}', b"[]"]
+)
+def test_a_broken_state_of_nested_blocks_is_named(state: bytes, tmp_path: Path) -> None:
+    made(tmp_path, "nf4-nested")
+    whole = load_file(tmp_path / "model.safetensors")
+    name = "layers.0.one.weight.quant_state.bitsandbytes__nf4"
+    whole[name] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    save_file(whole, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="bitsandbytes__nf4' is not of the published form"):
+        list(read_tensors(tmp_path, SHAPES, "pt"))
+
+
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 AWQ = {"quant_method": "awq", "bits": 4}
 INT4 = {"type": "int", "num_bits": 4}
