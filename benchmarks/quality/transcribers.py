@@ -107,7 +107,9 @@ async def rows_of(
     took_s = time.process_time() - begun_s
     if silence:
         rows.append({"what": "clips without speech", **await silence_row(world, silence)})
-    rows.append({"what": "processor seconds a second", "seconds": round(took_s / heard_s, 4)})
+    rows.append(
+        {"what": "processor seconds a second", "seconds": round(took_s / max(heard_s, 1.0), 4)}
+    )
     await world.engine.stop()
     return [{**row, "model": name} for row in rows]
 

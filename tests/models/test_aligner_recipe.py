@@ -108,7 +108,7 @@ def test_the_embedded_folder_equals_the_recipes_output(tmp_path) -> None:
     (tmp_path / "izwi-tiny-asr").symlink_to(embedded()["izwi-tiny-asr"])
     ours = tmp_path / "izwi-tiny-aligner"
     ours.mkdir()
-    (ours / "own.safetensors").symlink_to(theirs / "own.safetensors")
+    (ours / "model.safetensors").symlink_to(theirs / "model.safetensors")
     complete(ours, tmp_path / "izwi-tiny-asr")
     assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
     for path in ours.iterdir():

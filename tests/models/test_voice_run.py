@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,17 +55,14 @@ def test_without_a_talker_the_decoder_gets_the_time_that_the_codec_leaves() -> N
 
 
 def test_without_the_codec_stage_the_talker_gets_its_time() -> None:
-    stages = ["speech", "talker", "asr"]
+    stages = ["speech", "talker"]
     options = argparse.Namespace(**{**vars(OPTIONS), "stages": stages, "minutes": 7.0})
     left = run.plan(options, {}, set(), gpus=1)
     assert [stage.name for stage in left] == stages
-    assert "--replies" in left[0].command
-    assert "--replies" not in run.plan(OPTIONS, {}, set(), gpus=1)[1].command
     assert left[1].seconds == pytest.approx(7 * 60 - 110)
-    assert left[2].seconds < left[1].seconds
     first, *beside = run.sequences(left)
     assert [stage.name for stage in first] == ["speech"]
-    assert [[stage.name for stage in row] for row in beside] == [["talker"], ["asr"]]
+    assert [[stage.name for stage in row] for row in beside] == [["talker"]]
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 4])
@@ -154,20 +152,17 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
     for stem in ("train0000", "heldout"):
         write_corpus(work / "data", stem)
     run.begin(out)
-    tts, ears = run.TTS, run.ASR
     files = {
-        codec: f"{tts}/speech_tokenizer/model.safetensors",
-        talker: f"{tts}/model.safetensors",
-        asr: f"{ears}/model.safetensors",
+        codec: f"{run.TTS}/speech_tokenizer/model.safetensors",
+        talker: f"{run.TTS}/model.safetensors",
     }
     committed = {recipe: load_file(out / name) for recipe, name in files.items()}
-    stages = ["codec", "talker", "asr"]
+    stages = ["codec", "talker"]
     options = argparse.Namespace(work=work, out=out, minutes=25.0, sentences=3, stages=stages)
     plan = {stage.name: stage for stage in run.plan(options, {}, set(), gpus=0)}
     small = {
         "codec": ("--batch", "0.25"),
         "talker": ("--positions", "56", "--anchor", "1"),
-        "asr": ("--frames", "50", "--anchor", "1"),
     }
     for recipe, name in files.items():
         stage, before = recipe.__name__.rpartition(".")[2], committed[recipe]
@@ -182,17 +177,6 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
         far = max(float((after[k].float() - before[k].float()).abs().max()) for k in trained)
         assert far < 0.01, "two steps are not a start from nothing"
     assert run.too_large(out) == []
-
-
-def test_training_the_transcriber_keeps_the_aligners_tensors(tmp_path: Path) -> None:
-    index = json.loads(
-        (run.EMBEDDED / "izwi-tiny-aligner/model.safetensors.index.json").read_text()
-    )
-    shared = [name for name, file in index["weight_map"].items() if run.ASR in file]
-    options = argparse.Namespace(**{**vars(OPTIONS), "stages": ["asr"]})
-    own = re.compile(value(run.plan(options, {}, set(), gpus=1)[0], "--own"))
-    assert shared
-    assert not [name for name in shared if own.search(name)]
 
 
 def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
@@ -287,7 +271,7 @@ def test_an_anchor_holds_all_voices_but_the_newest(tmp_path: Path, monkeypatch, 
 
 def test_an_anchored_transcriber_may_change_its_answers_to_no_speech_only(tmp_path: Path) -> None:
     write_corpus(tmp_path / "data", "train0000")
-    run.begin(tmp_path)
+    shutil.copytree(run.EMBEDDED / run.ASR, tmp_path / run.ASR)
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
     options = {"out": tmp_path / run.ASR, "data": tmp_path / "data", "layers": None, "jobs": None}
     options |= {"seed": 0, "own": re.compile(""), "anchor": 2.0, "cut_share": 0.0}

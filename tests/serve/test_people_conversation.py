@@ -16,7 +16,7 @@ from tests.api.served import served
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("izwi-tiny-tts", "izwi-tiny-asr-people", "izwi-tiny-chat")
+MODELS = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-chat")
 # What flite's slt asks, and a word of the answer.
 ASKED = (
     ("What is the capital of France?", "paris"),

@@ -140,7 +140,7 @@ def test_a_voice_that_is_unknown(cli, server):
 def test_lists_are_written_as_people_do():
     with pytest.raises(ModelNotFound) as caught:
         find("nosuch")
-    assert "izwi-tiny-asr, izwi-tiny-asr-people, izwi-tiny-chat, izwi-tiny-tts" in str(caught.value)
+    assert "izwi-tiny-asr, izwi-tiny-chat, izwi-tiny-tts" in str(caught.value)
     with pytest.raises(ModelNotFound) as located:
         Registry(None).locate("nosuch")  # type: ignore[arg-type]
     assert not re.search(r"[\[\]]", f"{caught.value}{located.value}")

@@ -73,7 +73,7 @@ class WebRtc:
         pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
         # each tracks a noise floor, so all must see every frame
         votes = [detector.is_speech(pcm, INPUT_RATE) for detector in self._detectors]
-        return sum(votes) / len(votes)
+        return float(sum(votes) / len(votes))
 
 
 _DETECTORS: dict[VadName, Callable[[], FrameDetector]] = {"webrtc": WebRtc, "silero": Silero}

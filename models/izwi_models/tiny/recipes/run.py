@@ -3,11 +3,11 @@
 The codec stage ends before the talker stage starts, because the talker learns the codec's codes; it
 encodes the corpus when it starts. The codec's decoder goes on beside the talker, on the last GPU,
 because it does not change the codes. Without the codec stage the codes stay the same. The
-transcriber (`asr`) trains on the first GPU at the same time as codec and talker.
+transcriber has a run of its own (`people/run.py`).
 
-OUT/izwi-tiny-tts and OUT/izwi-tiny-asr begin as copies of the embedded checkpoints, and are written
-about every minute. `run.json` in OUT records which stages are finished and how long the others have
-run; the same command continues an interrupted run.
+OUT/izwi-tiny-tts begins as a copy of the embedded checkpoint, and is written about every minute.
+`run.json` in OUT records which stages are finished and how long the others have run; the same
+command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,11 @@ TTS, ASR = "izwi-tiny-tts", "izwi-tiny-asr"
 LARGEST_FILE = 16 * 2**20  # bytes
 _SAVE_EVERY_S = 45
 _CODEC_SHARE = 0.42  # share of the voice's training time
-_ASR_SHARE = 0.6  # share of the same time; then, on one GPU, the voice trains alone
 _DECODER_JOBS = "60"  # parts of the corpus: a captured step with discriminators failed on more
 # Seconds for starting, reading and encoding the corpus, and for the stages that are not timed.
 _START_S = 50.0
 _UNTIMED_S = {"text": 0.0, "speech": 60.0, "figures": 40.0}
-STAGES = ("text", "speech", "codec", "decoder", "talker", "asr", "figures")
-_VOICE = ("text", "speech", "codec", "decoder", "talker", "figures")
-# All tensors that the aligner does not share with the transcriber.
-_ASR_OWN = (
-    r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
-)
+STAGES = ("text", "speech", "codec", "decoder", "talker", "figures")
 # Options of the committed codec's training, first as a whole, then of the decoder alone. With the
 # discriminators a captured step of the whole codec fails (README).
 _AIMS = (
@@ -80,7 +74,7 @@ def training_seconds(options: argparse.Namespace, ran_s: Mapping[str, float]) ->
         raise SystemExit(f"--minutes must be more than {around_s / 60:g}")
     codec = _CODEC_SHARE if "codec" in options.stages else 0.0
     codec = codec if {"talker", "decoder"} & set(options.stages) else float(codec > 0)
-    shares = {"codec": codec, "asr": _ASR_SHARE}
+    shares = {"codec": codec}
     shares["talker"] = shares["decoder"] = 1.0 - codec
     return {
         name: max(1.0, share * total_s - ran_s.get(name, 0.0)) for name, share in shares.items()
@@ -115,17 +109,14 @@ def plan(
     decoder = (*timed("decoder"), "--batch", "0.5", "--listener", listener, *_DECODER_AIMS)
     decoder += ("--decoder-only", "--jobs", _DECODER_JOBS)
     talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "2")
-    asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
     text = str(work / "text")
     speech: tuple[str, ...] = (text, data, "--number", str(options.sentences), "--joined", "0.5")
-    speech += ("--replies", "25000") if "asr" in options.stages else ()
     commands = {
         "text": (*python, f"{_RECIPES}.text", text, "--number", "200000"),
         "speech": (*python, f"{_RECIPES}.speech", *speech),
         "codec": (*_trained_on(gpus), f"{_RECIPES}.codec", data, tts, *codec),
         "decoder": (*_last_of(gpus), *python, f"{_RECIPES}.codec", data, tts, *decoder),
         "talker": (*_trained_on(gpus - alone), f"{_RECIPES}.talker", data, tts, *talker),
-        "asr": (*python, f"{_RECIPES}.asr", data, str(options.out / ASR), *asr),
         "figures": (
             *(*python, f"{_RECIPES}.evaluate", data, tts),
             *(listener, "--out", str(options.out / "figures.json")),
@@ -157,10 +148,9 @@ def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
         The stages that must finish first, then lists that may run at the same time.
     """
     first = [stage for stage in stages if stage.name in ("text", "speech")]
-    ears = [stage for stage in stages if stage.name == "asr"]
     decoder = [stage for stage in stages if stage.name == "decoder"]
-    voice = [stage for stage in stages if stage not in (*first, *ears, *decoder)]
-    return [first, *filter(None, (voice, decoder, ears))]
+    voice = [stage for stage in stages if stage not in (*first, *decoder)]
+    return [first, *filter(None, (voice, decoder))]
 
 
 class StageProgress:
@@ -183,10 +173,9 @@ class StageProgress:
 
 
 def begin(out: Path) -> None:
-    """Copy the embedded checkpoints, unless the folder has them already."""
-    for name in (TTS, ASR):
-        if not (out / name / "model.safetensors").is_file():
-            shutil.copytree(EMBEDDED / name, out / name, dirs_exist_ok=True)
+    """Copy the embedded voice, unless the folder has it already."""
+    if not (out / TTS / "model.safetensors").is_file():
+        shutil.copytree(EMBEDDED / TTS, out / TTS, dirs_exist_ok=True)
 
 
 def run(side_by_side: Sequence[Sequence[Stage]], progress: StageProgress) -> None:
@@ -237,7 +226,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the checkpoints; created if missing")
     parser.add_argument("--minutes", type=float, default=25, help="time for all stages together")
     parser.add_argument("--sentences", type=int, default=170_000)
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(_VOICE))
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     options = parser.parse_args()
     begin(options.out)
     progress = StageProgress(options.out)

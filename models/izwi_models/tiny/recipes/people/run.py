@@ -20,7 +20,7 @@ from izwi_models.tiny.recipes.selection import BEST
 
 _RECIPES = "izwi_models.tiny.recipes"
 EMBEDDED = Path(__file__).parents[2]
-ASR = "izwi-tiny-asr-people"
+ASR = "izwi-tiny-asr"
 PREPARED = ("weights", "text", "phrases", "clips")
 SPOKEN = ("kokoro", "flite", "espeak", "piper", "voice")
 TRAINED = ("train",)
