@@ -219,11 +219,19 @@ async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]
         _longest_pause([killed_s, *(at_s for at_s in came_s if at_s > killed_s)])
         for _, came_s in disturbed
     ]
+    # until its next part; a stream that had ended by then counts for nothing
+    nexts = [
+        min(at_s for at_s in came_s if at_s > killed_s) - killed_s
+        for _, came_s in disturbed
+        if came_s[-1] > killed_s
+    ]
     return {
         "measured": "killed",
         "replicas": len(replicas),
         "streams": num_streams,
         "equal": sum(a == b for (a, _), (b, _) in zip(undisturbed, disturbed, strict=True)),
+        "next_part_ms_most": milliseconds(nexts, 100),
+        "next_part_ms_p50": milliseconds(nexts, 50),
         "pause_ms_most": milliseconds(after, 100),
         "pause_ms_p50": milliseconds(after, 50),
         "undisturbed_pause_ms_most": milliseconds(pauses, 100),
