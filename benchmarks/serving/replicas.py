@@ -188,9 +188,8 @@ async def _open_loop(
 async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Kill an engine with streams in flight; compare them with undisturbed ones."""
     replicas = ask_supervisor(options.port, ListReplicas()).replicas
-    num_streams = min(
-        options.lost_streams, 2 * options.streams * len(replicas)
-    )  # the server's limit
+    # as many as the engines that are left run at a time
+    num_streams = min(options.lost_streams, options.streams * (len(replicas) - 1))
     async with connect(url, num_streams) as client:
 
         async def all_streams(begun: asyncio.Event | None = None) -> list[tuple[str, list[float]]]:
