@@ -188,9 +188,8 @@ async def _open_loop(
 async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Kill an engine with streams in flight; compare them with undisturbed ones."""
     replicas = ask_supervisor(options.port, ListReplicas()).replicas
-    num_streams = min(
-        options.lost_streams, 2 * options.streams * len(replicas)
-    )  # the server's limit
+    # as many as the engines that are left run at a time
+    num_streams = min(options.lost_streams, options.streams * (len(replicas) - 1))
     async with connect(url, num_streams) as client:
 
         async def all_streams(begun: asyncio.Event | None = None) -> list[tuple[str, list[float]]]:
@@ -219,11 +218,19 @@ async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]
         _longest_pause([killed_s, *(at_s for at_s in came_s if at_s > killed_s)])
         for _, came_s in disturbed
     ]
+    # until its next part; a stream that had ended by then counts for nothing
+    nexts = [
+        min(at_s for at_s in came_s if at_s > killed_s) - killed_s
+        for _, came_s in disturbed
+        if came_s[-1] > killed_s
+    ]
     return {
         "measured": "killed",
         "replicas": len(replicas),
         "streams": num_streams,
         "equal": sum(a == b for (a, _), (b, _) in zip(undisturbed, disturbed, strict=True)),
+        "next_part_ms_most": milliseconds(nexts, 100),
+        "next_part_ms_p50": milliseconds(nexts, 50),
         "pause_ms_most": milliseconds(after, 100),
         "pause_ms_p50": milliseconds(after, 50),
         "undisturbed_pause_ms_most": milliseconds(pauses, 100),
