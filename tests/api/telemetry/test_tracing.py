@@ -325,7 +325,8 @@ def test_live_answer_says_its_session_and_how_it_ended(turn):
     assert said["izwi.request.id"] == "call-9"
 
 
-def test_interrupted_answer_says_so_and_was_paused_before(world):
+@pytest.mark.slow
+def test_interrupted_answer_says_so(world):
     world.answer = "The train leaves at seven in the morning. It arrives at nine in the evening."
 
     async def script(phone, _):
