@@ -44,7 +44,7 @@ class Kept:
 
     def write(self, path: Path) -> None:
         """Write PATH.npz and PATH.json."""
-        np.savez_compressed(path.with_suffix(".npz"), **self._clips)
+        np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **self._clips)
         path.with_suffix(".json").write_text(json.dumps(self._texts, indent=0) + "\n")
 
 

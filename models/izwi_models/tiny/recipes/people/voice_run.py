@@ -27,8 +27,10 @@ _AIMS = (
     *("--periodicity", "1.5", "--batch", "0.5", "--save-every", "45"),
 )
 _CODEC = (*_AIMS, "--rate", "4e-4", "--phones", "1", "--adversary-from", "2")
-_DECODER = (*_AIMS, "--decoder-only", "--rate", "3e-4", "--phones", "0.5")
-_DECODER += ("--adversary-from", "0.1", "--jobs", _DECODER_JOBS)
+_DECODER = (
+    *(*_AIMS, "--decoder-only", "--rate", "3e-4", "--phones", "0.5"),
+    *("--adversary-from", "0.1", "--jobs", _DECODER_JOBS),
+)
 _TALKER = ("--positions", "16384", "--rate", "1.5e-3", "--repeat-short", "2", "--save-every", "45")
 
 
