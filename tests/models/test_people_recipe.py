@@ -236,7 +236,7 @@ def test_utterances_are_trimmed_to_whole_frames(tmp_path: Path) -> None:
     assert np.flatnonzero(samples)[[0, -1]].tolist() == [EDGE, EDGE + 19_999]
     assert samples.max() == pytest.approx(0.6 * 32767, abs=1)
     assert made.labels[0, EDGE // LABEL] == (10_000 + LABEL // 2) // 600
-    seconds = write([made], tmp_path / "people0000", 0)
+    seconds = write([made], tmp_path / "people0000")
     assert seconds == made.counts[0] / SAMPLE_RATE
     meta = json.loads((tmp_path / "people0000.json").read_text())
     assert meta == [[0, "One.", made.counts[0]]]

@@ -18,6 +18,7 @@ from izwi_models.tiny.recipes import asr, codec, run, talker
 from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.harness import divergence
+from izwi_models.tiny.recipes.people.kokoro_speech import UNLABELLED
 from izwi_models.tiny.recipes.phone_classifier import PhoneClassifier
 from izwi_models.tiny.recipes.speech import FRAME, LABEL, PHONES
 from izwi_models.tiny.recipes.voices import all_voices
@@ -147,6 +148,17 @@ def write_corpus(folder: Path, stem: str, frames: int = 34) -> None:
     (folder / f"{stem}.words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoken))
 
 
+def note_share(recipe, shares: list[float]):
+    """Let a recipe's rate be what it was, and note at which shares it was asked for."""
+    rate = recipe.learning_rate
+
+    def noted(share: float, step: int, peak: float) -> float:
+        shares.append(share)
+        return rate(share, step, peak)
+
+    return noted
+
+
 def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     for stem in ("train0000", "heldout"):
@@ -167,8 +179,14 @@ def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monke
     for recipe, name in files.items():
         stage, before = recipe.__name__.rpartition(".")[2], committed[recipe]
         command = [*plan[stage].command[2:], *small[stage], "--steps", "2"]
+        shares = []
+        if recipe is not asr:  # as the second half of a longer run
+            command += ["--schedule", "0.5", "1"]
+            monkeypatch.setattr(recipe, "learning_rate", note_share(recipe, shares))
         monkeypatch.setattr(sys, "argv", command)
         recipe.main()
+        assert all(0.5 <= share < 1 for share in shares)
+        assert len(shares) >= 2 or recipe is asr
         after = load_file(out / name)
         assert after.keys() == before.keys()
         moved = [k for k in after if not torch.equal(after[k], before[k])]
@@ -238,6 +256,8 @@ def test_a_classifier_judges_phonemes_that_it_learned_from_the_original() -> Non
     assert classifier.right[0] > 0.9 > 0.5 > classifier.right[1]
     (gradient,) = torch.autograd.grad(wrong, [made])
     assert gradient.abs().sum() > 0
+    unlabelled = torch.full_like(labels, UNLABELLED)
+    assert classifier.judge(swapped, true, unlabelled).item() == 0.0
     assert classifier.judge(true, true, labels).item() < 0.02
 
 

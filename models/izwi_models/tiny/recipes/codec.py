@@ -36,21 +36,24 @@ from izwi_models.tiny.recipes.harness import (
     join_ranks,
     learning_rate,
     leave_ranks,
+    masked_loss,
     resume_weights,
+    take_schedule,
 )
+from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
 from izwi_models.tiny.recipes.perception import Perception
 from izwi_models.tiny.recipes.phone_classifier import PhoneClassifier
 from izwi_models.tiny.recipes.residual import Codebooks
 from izwi_models.tiny.recipes.settings import CODEC
 from izwi_models.tiny.recipes.spectral import gap_loss, log_mel, low_band_loss, spectral_loss
-from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE
 from izwi_models.tiny.recipes.voicing import compare_pitch, periodicity_loss
 
 _SEMANTIC = "encoder.quantizer.semantic_residual_vector_quantizer"
 _ACOUSTIC = "encoder.quantizer.acoustic_residual_vector_quantizer"
 _FIRST, _REST = "decoder.quantizer.rvq_first", "decoder.quantizer.rvq_rest"
 _PHONE_HEAD = "phone_head.weight"
-_PHONES = UNKNOWN_PHONE + 1
+_PHONES = LABELS
 _WARMUP_SHARE = 0.15  # share of the time without quantizer
 _SHAPES = ((24, 40), (72, 14))  # (frames, rows) of a batch: crops, and starts of utterances
 _JUDGED = (24, 16)  # rows and frames of a batch that the discriminators judge
@@ -132,7 +135,8 @@ class CodecTrainer:
         spectral = spectral_loss(made, audio, SAMPLE_RATE)
         low_band = low_band_loss(made, audio, SAMPLE_RATE, self.aims.cutoff_hz)
         logits = F.linear(mixed_first, weights[_PHONE_HEAD]).view(-1, _PHONES)
-        phone = F.cross_entropy(logits, labels.flatten())
+        known = (labels != UNLABELLED).flatten().float()
+        phone = masked_loss(logits, labels.flatten().clamp_max(_PHONES - 1), known)
         right = (logits.argmax(-1) == labels.flatten()).float().mean()
         gaps = gap_loss(made, audio)
         heard = torch.zeros_like(gaps)
@@ -291,8 +295,9 @@ def train(
     long_enough = np.flatnonzero(corpus.frames >= shapes[0][0])
     number = sum(t.numel() for t in trainer.checkpoint().values())
     log(f"codec: {number / 1e6:.2f} M parameters, {len(corpus)} utterances")
-    quantised, step, saved, share = trainer.resumed, 0, 0.0, 0.0
-    while share < 1 and (args.steps is None or step < args.steps):
+    begin, end = args.schedule
+    quantised, step, saved, share = trainer.resumed, 0, 0.0, begin
+    while share < end and (args.steps is None or step < args.steps):
         kind = step % len(shapes)
         items = long_enough if kind == 0 else np.arange(len(corpus))
         batches[kind].copy_(torch.from_numpy(generator.choice(items, counts[kind])))
@@ -308,7 +313,7 @@ def train(
             # all graphs are captured; a search for algorithms would empty the allocator's cache
             torch.backends.cudnn.benchmark = False
         if step % 20 == 0:
-            share = clock.joint_share(trainer.device)
+            share = begin + (end - begin) * clock.joint_share(trainer.device)
         if not quantised and share > _WARMUP_SHARE:
             trainer.books.start(*_latents(trainer, corpus, long_enough, generator))
             trainer.gate.fill_(1.0)
@@ -378,6 +383,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, help="end after this many steps, if the time is not over"
     )
+    take_schedule(parser)
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

@@ -7,6 +7,7 @@ kernels. A whole step is captured as a CUDA graph, because small models are boun
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import time
@@ -305,6 +306,18 @@ def learning_rate(share: float, step: int, peak: float, warmup: int = 300) -> fl
     rise = min(1.0, (step + 1) / warmup)
     fall = 1.0 if share < 0.5 else max(0.0, 2 * (1 - share))
     return peak * rise * max(0.02, fall)
+
+
+def take_schedule(parser: argparse.ArgumentParser) -> None:
+    """Add an option for training in parts."""
+    parser.add_argument(
+        "--schedule",
+        type=float,
+        nargs=2,
+        default=(0.0, 1.0),
+        metavar=("FROM", "TO"),
+        help="part of a longer schedule that this run is; the next one goes on at TO",
+    )
 
 
 class Log:

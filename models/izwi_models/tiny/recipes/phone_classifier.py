@@ -19,13 +19,15 @@ from izwi_models.tiny.recipes.harness import (
     initial_weights,
     masked_loss,
 )
+from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED, letter_labels
 from izwi_models.tiny.recipes.spectral import log_mel
-from izwi_models.tiny.recipes.speech import LABEL, PHONES, SAMPLE_RATE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import LABEL, PHONES, SAMPLE_RATE
 
 _BANDS, _WIDTH = 80, 192
 _STRIDES = (1, 2, 1, 1)  # of the layers; together the mel steps of a label
 _HOP = LABEL // 2  # samples of a mel step
 _PLOSIVES = ("b", "d", "dZ", "g", "k", "p", "t", "tS")
+_KOKORO_PLOSIVES = "bdkptTɡʤʧ"
 _PLOSIVE_WEIGHT = 5.0
 _NOISE = 1e-3  # added to both signals, so that silence is not judged
 _RATE = 1e-3
@@ -35,9 +37,8 @@ class PhoneClassifier:
     """Convolutions over mel spectra, about 0.1 s to both sides, and their optimizer."""
 
     def __init__(self, device: torch.device, seed: int):
-        phones = UNKNOWN_PHONE + 1
         widths = [_BANDS, *[_WIDTH] * len(_STRIDES)]
-        shapes: dict[str, tuple[int, ...]] = {"head.kernel": (phones, _WIDTH, 1)}
+        shapes: dict[str, tuple[int, ...]] = {"head.kernel": (LABELS, _WIDTH, 1)}
         for layer in range(len(_STRIDES)):
             shapes[f"{layer}.kernel"] = (widths[layer + 1], widths[layer], 5)
             shapes[f"{layer}.bias"] = (widths[layer + 1],)
@@ -45,8 +46,10 @@ class PhoneClassifier:
         self._optimizer = Optimizer(self._weights, decay=0.01)
         self._optimizer.rate.fill_(_RATE)
         numbers = json.loads(PHONES.read_text())
-        self._importance = torch.ones(phones, device=device)
+        self._importance = torch.ones(UNLABELLED + 1, device=device)
         self._importance[[numbers[name] for name in _PLOSIVES]] = _PLOSIVE_WEIGHT
+        self._importance[letter_labels(_KOKORO_PLOSIVES)] = _PLOSIVE_WEIGHT
+        self._importance[UNLABELLED] = 0.0
         self.right = torch.zeros(2, device=device)  # share of plosives: true speech, the codec's
 
     def judge(self, made: Tensor, true: Tensor, labels: Tensor) -> Tensor:
@@ -64,7 +67,8 @@ class PhoneClassifier:
         noise = _NOISE * torch.randn_like(true)
         wanted = self._logits(weights, true + noise)
         counted = self._importance[labels]
-        self._optimizer.hold(masked_loss(wanted, labels, counted), retain=True)
+        known = labels.clamp_max(LABELS - 1)
+        self._optimizer.hold(masked_loss(wanted, known, counted), retain=True)
         fixed = {name: tensor.detach() for name, tensor in weights.items()}
         found = self._logits(fixed, made + noise)
         plosive = (counted > 1).float()

@@ -48,15 +48,24 @@ def joined(sentences: list[str], share: float, seed: int) -> list[str]:
     ]
 
 
-def assign_voices(texts: Iterable[tuple[str, str, float]], seed: int) -> list[Row]:
-    """Give each training text, as written and spoken, and its pace, a voice: a third are named."""
+def assign_voices(
+    texts: Iterable[tuple[str, str, float]], seed: int, clones: int | None = None
+) -> list[Row]:
+    """Give each training text, as written and spoken, and its pace, a voice: a third are named.
+
+    Args:
+        texts: As written, as spoken, and the pace.
+        seed: Of the drawing.
+        clones: If given, so many of the voices for cloning speak, and no others.
+    """
     generator = random.Random(seed)
     trained = [i for i, voice in enumerate(all_voices()) if not voice.heldout]
-    others = trained[len(NAMED) :]
+    others = trained[len(NAMED) :][:clones]
+    named_share = _NAMED_SHARE if clones is None else 0.0
     times = [_NEWEST_TIMES if voice.name in NEWEST else 1 for voice in NAMED]
     named = [i for i, count in enumerate(times) for _ in range(count)]
     return [
-        Row(generator.choice(named if generator.random() < _NAMED_SHARE else others), *text)
+        Row(generator.choice(named if generator.random() < named_share else others), *text)
         for text in texts
     ]
 

@@ -285,6 +285,7 @@ def jobs_for(
     processes: int,
     seed: int,
     dialogues: Sequence[Row] = (),
+    clones: int | None = None,
 ) -> Iterator[Job]:
     """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text.
 
@@ -294,8 +295,10 @@ def jobs_for(
         processes: How many synthesise.
         seed: Of the voices.
         dialogues: Rows with replies, which only the transcriber learns from.
+        clones: See `assign_voices`.
     """
-    for part, rows in (("train", assign_voices(texts, seed)), ("replies", dialogues)):
+    spoken = assign_voices(texts, seed, clones)
+    for part, rows in (("train", spoken), ("replies", dialogues)):
         size = max(1, -(-len(rows) // (processes * 4)))
         for number, start in enumerate(range(0, len(rows), size)):
             yield Job(out / f"{part}{number:04d}", sorted(rows[start : start + size]))
@@ -333,6 +336,8 @@ def main() -> None:
     parser.add_argument("--backchannels", type=int, default=3000, help='"Mm-hm." and the like')
     parser.add_argument("--replies", type=int, default=0, help="pairs of sentences by two voices")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--clones", type=int, help="so many voices for cloning, and no others")
+    parser.add_argument("--no-heldout", action="store_true", help="no held-out texts")
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
     begin = time.monotonic()
@@ -345,7 +350,9 @@ def main() -> None:
     texts = [(sentence, "", 1.0) for sentence in sentences]
     texts += backchannels(args.backchannels, args.seed)
     random.Random(args.seed).shuffle(texts)
-    jobs = list(jobs_for(texts, args.out, args.processes, args.seed, dialogues))
+    jobs = list(jobs_for(texts, args.out, args.processes, args.seed, dialogues, args.clones))
+    if args.no_heldout:
+        jobs = [job for job in jobs if job.stem.name not in ("heldout", "short")]
     in_parallel(run_job, jobs, args.processes)
     seconds = sum(path.stat().st_size for path in args.out.glob("*.i16")) / 2 / SAMPLE_RATE
     print(f"{seconds / 3600:.1f} hours of speech in {time.monotonic() - begin:.0f} s", flush=True)

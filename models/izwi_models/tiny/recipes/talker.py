@@ -40,15 +40,16 @@ from izwi_models.tiny.recipes.harness import (
     masked_loss,
     resume_weights,
     save_tensors,
+    take_schedule,
 )
+from izwi_models.tiny.recipes.people.kokoro_speech import LABELS, UNLABELLED
 from izwi_models.tiny.recipes.rows import NEWEST
 from izwi_models.tiny.recipes.settings import TTS_GENERATION, tts_config
 from izwi_models.tiny.recipes.spectral import speaker_mel
-from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
 from izwi_models.tiny.recipes.talker_batch import Batch, Layout, Targets
 from izwi_models.tiny.recipes.voices import NAMED, all_voices
 
-_PHONES = UNKNOWN_PHONE + 1
+_PHONES = LABELS
 _CLIP_FRAMES = 30  # length of a reference clip, 2.4 s
 _EDGES = [56, 72, 88, 104, 120, 144, 168]
 _SHORT_FRAMES = 18  # maximum length of one to three words
@@ -72,7 +73,7 @@ class TalkerTrainer:
         ids = [tokenizer.encode(text) for text in corpus.texts]
         self._texts, self.text_lengths = text_table(ids, device)
         hidden = self.config.talker_config.hidden_size
-        voices = len(all_voices())
+        voices = max(len(all_voices()), int(corpus.voices.max()) + 1)
         heads = {"phone_head.weight": (4 * _PHONES, hidden), "voice_head.weight": (voices, hidden)}
         tensors = initial_weights({**tensor_shapes(self.config), **heads}, args.seed)
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
@@ -188,7 +189,7 @@ class TalkerTrainer:
         logits = F.linear(vectors, weights["voice_head.weight"]).float()
         spoken = self._clips.counts[voices] > 0
         loss = F.cross_entropy(logits, voices, reduction="none")
-        return vectors, (loss * spoken).sum() / spoken.sum()
+        return vectors, (loss * spoken).sum() / spoken.sum().clamp_min(1)
 
     def _lay_out(self, items: Tensor, codes: Tensor, length: int) -> Layout:
         """Draw the input of a batch, in both text modes, with and without the language."""
@@ -288,8 +289,9 @@ class TalkerTrainer:
         starts = self.corpus.device_starts[batch.items]
         labels = self.corpus.labels(starts, states.shape[1])  # (rows, frames, 4)
         logits = F.linear(states, weights["phone_head.weight"]).float()
-        counted = batch.inside[..., None].expand(labels.shape).float()
-        return masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
+        counted = batch.inside[..., None] & (labels != UNLABELLED)
+        known = labels.clamp_max(_PHONES - 1)
+        return masked_loss(logits.unflatten(-1, (4, _PHONES)), known, counted.float())
 
     def _draw_frames(self, real: Tensor) -> Tensor:
         """Draw the frames whose codebooks 1.. are predicted: indices into all rows' frames."""
@@ -322,6 +324,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     buffers: dict[int, Tensor] = {}
     count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
     log(f"talker: {count / 1e6:.2f} M parameters, {len(corpus)} utterances")
+    begin, end = args.schedule
     step, epoch, saved, stopped = 0, 0, 0.0, False
     while not stopped:  # ranks must check the time at the same steps; their epochs differ in length
         for length, items in bucket_batches(usable[drawn], _EDGES, args.positions, generator):
@@ -333,7 +336,9 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
                 length, torch.zeros(len(items), dtype=torch.long, device=trainer.device)
             )
             buffer.copy_(torch.from_numpy(drawn[items]))
-            trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
+            trainer.optimizer.rate.fill_(
+                learning_rate(begin + (end - begin) * clock.share, step, args.rate)
+            )
             stepper.run(length, partial(trainer.hold, buffer, length))
             trainer.optimizer.apply()
             step += 1
@@ -381,6 +386,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
     parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
+    take_schedule(parser)
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

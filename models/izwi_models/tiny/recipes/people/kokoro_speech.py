@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from izwi_models.tiny.recipes.loudness import levelling_gain
+from izwi_models.tiny.recipes.people.cast import Cast
 from izwi_models.tiny.recipes.people.casual import casual
 from izwi_models.tiny.recipes.people.kokoro import FRAME as KOKORO_FRAME
 from izwi_models.tiny.recipes.people.kokoro import RATE, Kokoro, expand, places
@@ -71,31 +73,62 @@ class Line:
     text: str
     ids: tuple[int, ...]
     letters: str  # one a token, "_" for the silence before and after
+    voice: int = 0  # who speaks, if a cast does
 
 
-def _phonemize(job: tuple[str, list[str]]) -> list[str]:
-    accent, texts = job
+def _phonemize(job: tuple[str, list[str], bool]) -> list[str]:
+    accent, texts, casually = job
     reader = Phonemizer(accent)
     draw = random.Random(texts[0])
-    return [casual(reader.read(text), draw) for text in texts]
+    read = [reader.read(text) for text in texts]
+    return [casual(phonemes, draw) for phonemes in read] if casually else read
 
 
 def read_lines(texts: Sequence[str], vocabulary: dict[str, int], processes: int) -> list[Line]:
-    """Find the phonemes of texts, a seventh in British English, on all cores."""
+    """Find phonemes of texts as people might say them, a seventh British, on all cores."""
+    accents = ["en" if number // 500 % 7 == 6 else "en-us" for number in range(len(texts))]
+    lines = in_accents(texts, accents, vocabulary, processes, casually=True)
+    return [line for line in lines if line]
+
+
+def in_accents(
+    texts: Sequence[str],
+    accents: Sequence[str],
+    vocabulary: dict[str, int],
+    processes: int,
+    *,
+    casually: bool = False,
+) -> list[Line | None]:
+    """Find the phonemes of texts, each in its accent, on all cores; None if there are too many.
+
+    Args:
+        texts: English.
+        accents: "en-us" or "en", one a text.
+        vocabulary: Token ids of phonemes.
+        processes: How many read.
+        casually: As people might say them, not as a dictionary does.
+    """
     size = 500
-    jobs = [
-        ("en" if start // size % 7 == 6 else "en-us", list(texts[start : start + size]))
-        for start in range(0, len(texts), size)
-    ]
+    order = sorted(range(len(texts)), key=lambda number: accents[number])
+    jobs: list[tuple[str, list[str], bool]] = []
+    for accent in sorted(set(accents)):
+        own = [texts[number] for number in order if accents[number] == accent]
+        starts = range(0, len(own), size)
+        jobs += [(accent, own[start : start + size], casually) for start in starts]
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         read = [phonemes for part in pool.imap(_phonemize, jobs) for phonemes in part]
-    lines = []
-    for text, phonemes in zip(texts, read, strict=True):
+    lines: list[Line | None] = [None] * len(texts)
+    for number, phonemes in zip(order, read, strict=True):
         letters = "".join(letter for letter in phonemes if letter in vocabulary)
         ids = tuple(vocabulary[letter] for letter in letters)
         if 2 <= len(ids) <= 300:
-            lines.append(Line(text, (0, *ids, 0), f"_{letters}_"))
+            lines[number] = Line(texts[number], (0, *ids, 0), f"_{letters}_")
     return lines
+
+
+def letter_labels(letters: str) -> list[int]:
+    """Return the labels of phonemes in Kokoro's letters."""
+    return [FIRST_LABEL + _LETTERS.index(letter) for letter in letters]
 
 
 def label_table(vocabulary: dict[str, int], silence: int) -> Tensor:
@@ -111,8 +144,25 @@ class Maker:
     """Kokoro with its tables."""
 
     def __init__(
-        self, model: Kokoro, tables: dict[str, Tensor], vocabulary: dict[str, int], seed: int
+        self,
+        model: Kokoro,
+        tables: dict[str, Tensor],
+        vocabulary: dict[str, int],
+        seed: int,
+        cast: Cast | None = None,
+        lufs: float | None = None,
     ):
+        """Take what is needed.
+
+        Args:
+            model: Kokoro.
+            tables: Of styles.
+            vocabulary: Token ids of phonemes.
+            seed: Of the drawn speakers.
+            cast: Who speaks; without one, a new speaker is drawn for each utterance.
+            lufs: Loudness of each utterance; without it, all have the same peak.
+        """
+        self._cast, self._lufs = cast, lufs
         self._model, self._device = model, model.device
         self._tables = tables
         self._generator = torch.Generator().manual_seed(seed)
@@ -142,7 +192,11 @@ class Maker:
         tokens = torch.zeros(len(lines), int(lengths.max()), dtype=torch.long)
         for row, line in enumerate(lines):
             tokens[row, : len(line.ids)] = torch.tensor(line.ids)
-        speakers = draw_speakers(self._tables, lengths - 2, self._generator)
+        if self._cast is None:
+            speakers = draw_speakers(self._tables, lengths - 2, self._generator)
+        else:
+            voices = torch.tensor([line.voice for line in lines])
+            speakers = self._cast.speakers(self._tables, voices, lengths - 2)
         reading = self._model.read(
             tokens.to(self._device),
             lengths,
@@ -190,6 +244,7 @@ class Maker:
             speakers.warp,
             [row.line for row in rows],
             [row.durations for row in rows],
+            self._lufs,
         )
 
 
@@ -236,7 +291,12 @@ class Batch:
 
 
 def trimmed(
-    audio: Tensor, labels: Tensor, warp: Tensor, lines: list[Line], durations: list[Tensor]
+    audio: Tensor,
+    labels: Tensor,
+    warp: Tensor,
+    lines: list[Line],
+    durations: list[Tensor],
+    lufs: float | None = None,
 ) -> Batch:
     """Leave `EDGE` samples of silence around each utterance, at one level, in whole frames.
 
@@ -246,6 +306,7 @@ def trimmed(
         warp: (rows,) how much faster it was played.
         lines: What is said.
         durations: Frames of each line's tokens, before the warp.
+        lufs: Loudness; without it, all have the same peak.
     """
     device = audio.device
     sound = torch.isfinite(audio).all(1)
@@ -262,8 +323,9 @@ def trimmed(
     most = max(FRAME, int(counts.max()))
     at = torch.arange(most, device=device) + (first - EDGE)[:, None]
     spoken = (at >= first[:, None]) & (at < last[:, None])
-    made = audio.gather(1, at.clamp(0, audio.shape[1] - 1)) * (_PEAK * 32767 / peak.clamp_min(1e-6))
-    made = (made * spoken).round().to(torch.int16)
+    made = audio.gather(1, at.clamp(0, audio.shape[1] - 1)) * spoken
+    gain = _PEAK / peak if lufs is None else levelling_gain(made, lufs)[:, None]
+    made = (made * gain.clamp(0, 1e6) * 32767).round().to(torch.int16)
     middles = at[:, LABEL // 2 :: LABEL] * warp[:, None] / KOKORO_FRAME
     labelled = labels.gather(1, middles.long().clamp(0, labels.shape[1] - 1))
     shift = (EDGE - first).tolist()
@@ -311,7 +373,7 @@ def line_words(line: Line, durations: Tensor, warp: float, shift: int) -> list[S
     ]
 
 
-def write(batches: Sequence[Batch], stem: Path, voice: int) -> float:
+def write(batches: Sequence[Batch], stem: Path) -> float:
     """Write utterances into STEM.i16, .phones.npy, .words.jsonl and .json; return their seconds."""
     meta, labels, words = [], [], []
     with stem.with_suffix(".i16").open("wb") as sink:
@@ -321,7 +383,7 @@ def write(batches: Sequence[Batch], stem: Path, voice: int) -> float:
                     sink.write(batch.samples[row, :count].tobytes())
                     labels.append(batch.labels[row, : count // LABEL])
                     words.append(json.dumps(batch.words[row]) + "\n")
-                    meta.append((voice, batch.lines[row].text, count))
+                    meta.append((batch.lines[row].voice, batch.lines[row].text, count))
     np.save(stem.with_suffix(".phones.npy"), np.concatenate(labels))
     stem.with_suffix(".words.jsonl").write_text("".join(words))
     stem.with_suffix(".json").write_text(json.dumps(meta))
@@ -368,7 +430,7 @@ def main() -> None:
                 if time.monotonic() - begin > args.seconds:
                     break
             stem = args.out / f"{args.stem}{number:04d}"
-            written.append(pool.submit(write, batches, stem, 0))
+            written.append(pool.submit(write, batches, stem))
             if time.monotonic() - begin > args.seconds:
                 break
         hours = sum(job.result() for job in written) / 3600

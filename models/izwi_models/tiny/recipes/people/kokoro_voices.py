@@ -54,8 +54,15 @@ class Speakers:
     slur: Tensor
 
 
-def _mixtures(rows: int, male: Tensor, men: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw weights (rows, tables) that add up to 1."""
+def draw_mixtures(rows: int, male: Tensor, men: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw weights (rows, tables) that add up to 1.
+
+    Args:
+        rows: How many.
+        male: (rows,) whether a man's table is to prevail.
+        men: (tables,) whether a table is a man's.
+        generator: On the CPU.
+    """
     draws = torch.rand(rows, len(men), generator=generator).clamp_min(1e-6)
     weights = (-draws.log()) ** (1 / _MIXED)
     prevails = men[None] == male[:, None]
@@ -79,7 +86,7 @@ def draw_speakers(
     male = torch.rand(rows, generator=generator) < _MALE_SHARE
     styles = torch.empty(rows, stacked.shape[2])
     for part in (slice(0, TIMBRE), slice(TIMBRE, None)):
-        weights = _mixtures(rows, male, men, generator)
+        weights = draw_mixtures(rows, male, men, generator)
         mixed = (weights.T[..., None] * stacked[..., part]).sum(0)
         apart = stacked[..., part].std(0)
         far = _MOVED[0] + (_MOVED[1] - _MOVED[0]) * torch.rand(rows, 1, generator=generator)
