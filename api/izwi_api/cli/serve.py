@@ -26,8 +26,12 @@ from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
+<<<<<<< HEAD
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.process_log import log_as_the_server
+=======
+from izwi_api.serve.options import ServeOptions
+>>>>>>> telemetry
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
     DEFAULT_MODELS,
@@ -341,6 +345,9 @@ def check_replicas(options: ServeOptions) -> None:
 
 def _set_up_log(log_format: str | None, log_level: str | None) -> None:
     """Log as the options or the environment say. Raises InvalidRequest."""
+    # its lines name calls, of which other commands know nothing
+    from izwi_api.serve.process_log import log_as_the_server
+
     for name, value in (("IZWI_LOG_FORMAT", log_format), ("IZWI_LOG_LEVEL", log_level)):
         if value is not None:
             os.environ[name] = value  # the other processes read it, before they get any message
