@@ -131,8 +131,8 @@ def test_held_out_speech_keeps_the_order_of_its_texts(tmp_path: Path) -> None:
     class Shuffler:
         """Speaks the last ones first, two at a time."""
 
-        def make(self, told: list[Line]):
-            for part in (told[1:][::-1], told[:1]):
+        def make(self, asked: list[Line]):
+            for part in (asked[1:][::-1], asked[:1]):
                 samples = np.full((len(part), FRAME), part[0].voice, np.int16)
                 labels = np.zeros((len(part), FRAME // LABEL), np.uint8)
                 yield Batch(part, samples, labels, [FRAME] * len(part), [[]] * len(part))

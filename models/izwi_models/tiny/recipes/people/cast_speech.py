@@ -121,8 +121,8 @@ def main() -> None:
         for path in (HELDOUT_TEXT, HELDOUT_SHORT)
     )
     unheard = {
-        stem: read(told, cast, vocabulary, args.processes)
-        for stem, told in (("heldout", held), ("short", short[: len(short) // 2]))
+        stem: read(asked, cast, vocabulary, args.processes)
+        for stem, asked in (("heldout", held), ("short", short[: len(short) // 2]))
     }
     print(f"[{time.monotonic() - begin:.0f}s] {len(lines)} lines of phonemes", flush=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -133,8 +133,8 @@ def main() -> None:
     model = Kokoro(tensors, device, dtype, args.compiled)
     maker = Maker(model, style_tables(args.package), vocabulary, args.seed, cast, LUFS)
     args.out.mkdir(parents=True, exist_ok=True)
-    for stem, told in unheard.items():
-        make_heldout(maker, told, args.out / stem)
+    for stem, asked in unheard.items():
+        make_heldout(maker, asked, args.out / stem)
     print(f"[{time.monotonic() - begin:.0f}s] held-out texts spoken", flush=True)
     written = []
     with ThreadPoolExecutor(4) as pool:
