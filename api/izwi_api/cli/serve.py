@@ -26,12 +26,7 @@ from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
-<<<<<<< HEAD
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
-from izwi_api.serve.process_log import log_as_the_server
-=======
-from izwi_api.serve.options import ServeOptions
->>>>>>> telemetry
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
     DEFAULT_MODELS,
