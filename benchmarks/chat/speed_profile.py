@@ -59,7 +59,7 @@ def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row
     rows: list[Row] = []
     for size in sizes:
         for start in starts:
-            one = prompts._of(size)
+            one = prompts._graph_for(size)
             if (start + size) > _PAGE * _most_pages(one.staged):
                 continue
             pages = range((start + size - 1) // _PAGE + 1)

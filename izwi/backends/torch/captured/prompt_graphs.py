@@ -63,7 +63,7 @@ class PromptGraphs:
     def run(self, rows: Seq[Row]) -> Tensor:
         """Run packed positions; return (positions, width) states, valid until the next call."""
         count = sum(row.stop - row.start for row in rows)
-        prompts = self._of(next(size for size in _SIZES if size >= count))
+        prompts = self._graph_for(next(size for size in _SIZES if size >= count))
         inputs = self._model.inputs(rows)
         if inputs is None:
             prompts.x[:count].copy_(self._model.embed(rows))
@@ -76,9 +76,9 @@ class PromptGraphs:
     def warm_up(self) -> None:
         """Capture the graphs of all sizes."""
         for size in reversed(_SIZES):
-            self._of(size)
+            self._graph_for(size)
 
-    def _of(self, size: int) -> _Prompts:
+    def _graph_for(self, size: int) -> _Prompts:
         if size not in self._prompts:
             model = self._model
             max_pages = most_pages(model, self._kv)
