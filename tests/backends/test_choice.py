@@ -45,7 +45,7 @@ def test_weights_that_mlx_lacks_are_reported_in_one_line() -> None:
     backend_of("mlx")
     result = CliRunner().invoke(app, ["serve", "--device", "mlx", "--weights", "fp8"])
     assert result.exit_code == 2, result.output
-    assert "weights 'fp8' are not available with MLX: use auto, int8, int4" in result.stderr
+    assert "weights 'fp8' are not available with MLX: use auto, float, int8, int4" in result.stderr
     assert result.stderr.strip().count("\n") == 0
 
 

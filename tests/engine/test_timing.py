@@ -22,7 +22,7 @@ class TimedWorld(World):
         self.timings: dict[str, list[Timing | None]] = {}
 
     def deliver(self, chunks: list[Chunk]) -> None:
-        super().take(chunks)
+        super().deliver(chunks)
         for chunk in chunks:
             self.timings.setdefault(chunk.request_id, []).append(chunk.timing)
 
