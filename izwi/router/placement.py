@@ -128,7 +128,7 @@ class Placement:
         return work
 
     def end(self, replica: int, work: float) -> None:
-        """Count a request that has left an engine; `work` is what `begin` returned."""
+        """Count a request that has left an engine; `work` is what `place_request` returned."""
         load = self.loads[replica]
         load.num_in_flight -= 1
         load.work = load.work - work if load.num_in_flight else 0.0
