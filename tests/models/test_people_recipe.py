@@ -18,7 +18,7 @@ from izwi_models.tiny.recipes.decoding import Speaker
 from izwi_models.tiny.recipes.people import kokoro_weights, run, voice_speech
 from izwi_models.tiny.recipes.people import phrases as phrases_module
 from izwi_models.tiny.recipes.people.casual import casual
-from izwi_models.tiny.recipes.people.flite_speech import fitted
+from izwi_models.tiny.recipes.people.flite_speech import fitted, write_unlabelled
 from izwi_models.tiny.recipes.people.kokoro import expand, styled_snake
 from izwi_models.tiny.recipes.people.kokoro_speech import (
     FIRST_LABEL,
@@ -254,6 +254,20 @@ def test_other_rates_fit_into_the_corpus() -> None:
     assert _tone_hertz(speech, SAMPLE_RATE) == pytest.approx(360, abs=2)
     assert fitted(np.zeros(16_000, np.int16), 16_000) is None
     assert fitted(np.tile(tone, 9), 16_000) is None
+
+
+def test_utterances_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    clips = [np.full(3 * FRAME, 5, np.int16), None, np.full(FRAME, 7, np.int16)]
+    said = [(0, "One.", clips[0]), (1, "Two.", clips[1]), (2, "Three.", clips[2])]
+    assert write_unlabelled(tmp_path / "flite0000", said) == 4 * FRAME / SAMPLE_RATE
+    meta = json.loads((tmp_path / "flite0000.json").read_text())
+    assert meta == [[0, "One.", 3 * FRAME], [2, "Three.", FRAME]]
+    samples = np.fromfile(tmp_path / "flite0000.i16", np.int16)
+    assert samples.tolist() == [5] * 3 * FRAME + [7] * FRAME
+    labels = np.load(tmp_path / "flite0000.phones.npy")
+    assert len(labels) == 4 * FRAME // LABEL
+    assert (labels == UNLABELLED).all()
+    assert (tmp_path / "flite0000.words.jsonl").read_text() == "[]\n[]\n"
 
 
 def test_phrases_are_short_and_differ() -> None:

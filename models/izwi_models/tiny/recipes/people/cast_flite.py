@@ -6,11 +6,11 @@ Writes the same files as `speech.py`, without phonemes and words.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,8 @@ import torch
 from izwi_models.tiny.recipes.loudness import levelling_gain
 from izwi_models.tiny.recipes.people.cast import FIRST_FLITE
 from izwi_models.tiny.recipes.people.cast_speech import LUFS
-from izwi_models.tiny.recipes.people.flite_speech import TRAINED, Flite, fitted
-from izwi_models.tiny.recipes.people.kokoro_speech import UNLABELLED
-from izwi_models.tiny.recipes.speech import LABEL, SAMPLE_RATE, Int16
+from izwi_models.tiny.recipes.people.flite_speech import TRAINED, Flite, fitted, write_unlabelled
+from izwi_models.tiny.recipes.speech import Int16
 
 SIZES = tuple(2 ** (step / 20) for step in range(-6, 7))  # factors of all frequencies
 
@@ -33,25 +32,19 @@ def levelled(samples: Int16) -> Int16:
     return made[0].round().to(torch.int16).numpy()
 
 
+def _spoken(texts: Sequence[str], seed: int) -> Iterator[tuple[int, str, Int16 | None]]:
+    flite, dice = Flite(), random.Random(seed)
+    for text in texts:
+        speaker = dice.randrange(len(TRAINED) * len(SIZES))
+        warp = SIZES[speaker // len(TRAINED)]
+        made = fitted(*flite.speak(text, TRAINED[speaker % len(TRAINED)], warp), warp)
+        yield FIRST_FLITE + speaker, text, None if made is None else levelled(made)
+
+
 def _run(job: tuple[Path, list[str], int]) -> float:
-    """Speak texts into STEM.i16, .phones.npy, .words.jsonl and .json; return their seconds."""
     stem, texts, seed = job
     torch.set_num_threads(1)
-    flite, dice = Flite(), random.Random(seed)
-    meta = []
-    with stem.with_suffix(".i16").open("wb") as sink:
-        for text in texts:
-            speaker = dice.randrange(len(TRAINED) * len(SIZES))
-            warp = SIZES[speaker // len(TRAINED)]
-            made = fitted(*flite.speak(text, TRAINED[speaker % len(TRAINED)], warp), warp)
-            if made is not None:
-                sink.write(levelled(made).tobytes())
-                meta.append((FIRST_FLITE + speaker, text, len(made)))
-    count = sum(row[2] for row in meta)
-    np.save(stem.with_suffix(".phones.npy"), np.full(count // LABEL, UNLABELLED, np.uint8))
-    stem.with_suffix(".words.jsonl").write_text("[]\n" * len(meta))
-    stem.with_suffix(".json").write_text(json.dumps(meta))
-    return count / SAMPLE_RATE
+    return write_unlabelled(stem, _spoken(texts, seed))
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,25 +119,41 @@ def fitted(samples: Int16, rate: int, warp: float = 1.0) -> Int16 | None:
     return whole
 
 
-def _run(job: tuple[Path, list[str], int]) -> float:
-    """Speak texts into STEM.i16, .phones.npy, .words.jsonl and .json; return their seconds."""
-    stem, texts, seed = job
-    torch.set_num_threads(1)
-    flite, dice = Flite(), random.Random(seed)
+def write_unlabelled(stem: Path, utterances: Iterable[tuple[int, str, Int16 | None]]) -> float:
+    """Write speech without phonemes and words: STEM.i16, .phones.npy, .words.jsonl and .json.
+
+    Args:
+        stem: Path without an ending.
+        utterances: Number of the speaker, text, and samples (n,) or None, which are left out.
+
+    Returns:
+        Seconds of speech.
+    """
     meta = []
     with stem.with_suffix(".i16").open("wb") as sink:
-        for text in texts:
-            warp = 2 ** dice.gauss(0.0, 0.12)
-            voice, stretch = dice.choice(TRAINED), warp * dice.uniform(0.8, 1.25)
-            made = fitted(*flite.speak(text, voice, stretch), warp)
-            if made is not None:
-                sink.write(made.tobytes())
-                meta.append((0, text, len(made)))
+        for speaker, text, samples in utterances:
+            if samples is not None:
+                sink.write(samples.tobytes())
+                meta.append((speaker, text, len(samples)))
     count = sum(row[2] for row in meta)
     np.save(stem.with_suffix(".phones.npy"), np.full(count // LABEL, UNLABELLED, np.uint8))
     stem.with_suffix(".words.jsonl").write_text("[]\n" * len(meta))
     stem.with_suffix(".json").write_text(json.dumps(meta))
     return count / SAMPLE_RATE
+
+
+def _spoken(texts: Sequence[str], seed: int) -> Iterator[tuple[int, str, Int16 | None]]:
+    flite, dice = Flite(), random.Random(seed)
+    for text in texts:
+        warp = 2 ** dice.gauss(0.0, 0.12)
+        voice, stretch = dice.choice(TRAINED), warp * dice.uniform(0.8, 1.25)
+        yield 0, text, fitted(*flite.speak(text, voice, stretch), warp)
+
+
+def _run(job: tuple[Path, list[str], int]) -> float:
+    stem, texts, seed = job
+    torch.set_num_threads(1)
+    return write_unlabelled(stem, _spoken(texts, seed))
 
 
 def main() -> None:

@@ -12,16 +12,15 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from izwi_models.tiny.recipes.people.flite_speech import fitted
-from izwi_models.tiny.recipes.people.kokoro_speech import UNLABELLED
+from izwi_models.tiny.recipes.people.flite_speech import fitted, write_unlabelled
 from izwi_models.tiny.recipes.people.phonemes import Phonemizer
-from izwi_models.tiny.recipes.speech import LABEL, SAMPLE_RATE, Int16
+from izwi_models.tiny.recipes.speech import Int16
 
 _FIRST, _LAST, _BETWEEN = "^", "$", "_"
 _LEAST_HALVED = 1024  # values of a tensor
@@ -97,29 +96,24 @@ class Piper:
         return made
 
 
-def _run(job: tuple[Path, Path, list[str], int, float]) -> float:
-    """Speak texts into STEM.i16, .phones.npy, .words.jsonl and .json; return their seconds."""
-    stem, model, texts, seed, until = job
+def _spoken(
+    model: Path, texts: Sequence[str], seed: int, until_s: float
+) -> Iterator[tuple[int, str, Int16 | None]]:
     settings = json.loads(Path(f"{model}.json").read_text())
     piper, reader, dice = Piper(model, settings), Phonemizer(), random.Random(seed)
-    meta = []
-    with stem.with_suffix(".i16").open("wb") as sink:
-        for text in texts:
-            if time.time() > until:
-                break
-            warp = 2 ** dice.gauss(0.05, 0.22)  # a man's voice, from lower to a woman's
-            stretch = warp * dice.uniform(0.8, 1.25)
-            phonemes = reader.read_ipa(text)
-            said = piper.speak(phonemes, dice.uniform(0.4, 1.0), stretch, dice.uniform(0.5, 1.1))
-            made = fitted(said, piper.rate, warp)
-            if made is not None:
-                sink.write(made.tobytes())
-                meta.append((0, text, len(made)))
-    count = sum(row[2] for row in meta)
-    np.save(stem.with_suffix(".phones.npy"), np.full(count // LABEL, UNLABELLED, np.uint8))
-    stem.with_suffix(".words.jsonl").write_text("[]\n" * len(meta))
-    stem.with_suffix(".json").write_text(json.dumps(meta))
-    return count / SAMPLE_RATE
+    for text in texts:
+        if time.time() > until_s:
+            break
+        warp = 2 ** dice.gauss(0.05, 0.22)  # a man's voice, from lower to a woman's
+        stretch = warp * dice.uniform(0.8, 1.25)
+        phonemes = reader.read_ipa(text)
+        said = piper.speak(phonemes, dice.uniform(0.4, 1.0), stretch, dice.uniform(0.5, 1.1))
+        yield 0, text, fitted(said, piper.rate, warp)
+
+
+def _run(job: tuple[Path, Path, list[str], int, float]) -> float:
+    stem, *spoken = job
+    return write_unlabelled(stem, _spoken(*spoken))
 
 
 def main() -> None:
