@@ -112,8 +112,8 @@ def _spoken(
 
 
 def _run(job: tuple[Path, Path, list[str], int, float]) -> float:
-    stem, *spoken = job
-    return write_unlabelled(stem, _spoken(*spoken))
+    stem, model, texts, seed, until_s = job
+    return write_unlabelled(stem, _spoken(model, texts, seed, until_s))
 
 
 def main() -> None:
