@@ -144,10 +144,10 @@ def test_every_utterance_has_another_speaker() -> None:
     for values, least, most in (
         (speakers.pitch, 0.65, 1.52),
         (speakers.warp, 0.81, 1.24),
-        (speakers.pace, 0.65, 1.6),
-        (speakers.unevenness, 0.0, 0.6),
+        (speakers.pace, 0.7, 1.5),
+        (speakers.unevenness, 0.0, 0.4),
         (speakers.wander, 0.0, 0.25),
-        (speakers.slur, 0.0, 0.7),
+        (speakers.slur, 0.0, 0.5),
     ):
         assert least <= values.min() < values.max() <= most
 
@@ -187,7 +187,7 @@ def test_casual_speech_has_as_many_words() -> None:
     said = [casual(read, random.Random(seed)) for seed in range(300)]
     assert all(len(each.split(" ")) == len(read.split(" ")) for each in said)
     assert all(word.strip("ˈˌ,.?!;:") for each in said for word in each.split(" "))
-    assert 0.2 < said.count(read) / len(said) < 0.7
+    assert 0.3 < said.count(read) / len(said) < 0.8
     assert len(set(said)) > 80
     assert any("ən ðə" in each for each in said)
     assert any("lˈæs wˈʌn" in each for each in said)

@@ -45,7 +45,7 @@ _REDUCED = (
 
 
 def casual(phonemes: str, draw: random.Random) -> str:
-    """Say an utterance as one of many people might; a third speaks as the dictionary says.
+    """Say an utterance as one of many people might; two fifths speak as the dictionary says.
 
     Args:
         phonemes: From `Phonemizer.read`.
@@ -54,14 +54,14 @@ def casual(phonemes: str, draw: random.Random) -> str:
     Returns:
         Phonemes with as many words.
     """
-    if draw.random() < 0.3:
+    if draw.random() < 0.4:
         return phonemes
-    careless = draw.uniform(0.1, 1.0)
+    careless = draw.uniform(0.1, 0.8)
     words = [_weak(word, careless, draw) for word in phonemes.split(" ")]
     said = " ".join(words)
     for pattern, instead, share in _REDUCED:
         said = _replaced(said, pattern, instead, share * careless, draw)
-    for pattern, instead in draw.sample(_ACCENTS, draw.choice((0, 0, 1, 2))):
+    for pattern, instead in draw.sample(_ACCENTS, draw.choice((0, 0, 0, 1))):
         said = _replaced(said, pattern, instead, 0.8, draw)
     return " ".join(
         new if new.strip(_STRESS + _SIGNS) else old

@@ -101,10 +101,10 @@ def draw_speakers(
         pitch=2 ** about(0.0, 0.25, -0.6, 0.6),
         range=about(1.0, 0.25, 0.4, 1.7),
         warp=2 ** about(0.0, 0.13, -0.3, 0.3),
-        pace=about(1.02, 0.2, 0.65, 1.6),
-        unevenness=about(0.25, 0.2, 0.0, 0.6),
+        pace=about(1.0, 0.16, 0.7, 1.5),
+        unevenness=about(0.15, 0.12, 0.0, 0.4),
         wander=about(0.08, 0.08, 0.0, 0.25),
-        slur=about(0.2, 0.25, 0.0, 0.7),
+        slur=about(0.1, 0.15, 0.0, 0.5),
     )
 
 
