@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is missing")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")

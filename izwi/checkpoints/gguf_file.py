@@ -112,6 +112,10 @@ class GgufFile:
         return ", ".join(["GGUF", *sorted(counts, key=lambda kind: -counts[kind])])
 
 
+# What the package's reader raises for a broken file: it has no errors of its own.
+_BROKEN = (ValueError, KeyError, IndexError, OverflowError, TypeError, RecursionError)
+
+
 def _reader_of(path: Path) -> Any:
     """Open the package's reader, which itself does not notice the end of a file."""
     from gguf import GGUFReader
@@ -148,8 +152,7 @@ def read_gguf(path: Path, *, only: tuple[str, ...] = ()) -> GgufFile:
         }
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    # the reader has no errors of its own for a broken file
-    except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
+    except _BROKEN as error:
         raise CheckpointError(f"{path} is not a GGUF file, or it is cut off: {error}") from error
     if int(metadata.get("split.count", 1)) > 1:
         raise CheckpointError(

@@ -149,11 +149,9 @@ class Placement:
 
     def _below_limits(self, accepting: list[ReplicaLoad], count: int) -> list[ReplicaLoad]:
         most, most_each = self._options.max_in_flight, self._options.max_in_flight_each
-        if most and sum(map(_num_in_flight, self.loads)) + count > most:
+        if not _has_room(sum(map(_num_in_flight, self.loads)), count, most):
             raise Overloaded(f"{most} requests are in flight (--max-in-flight); retry later")
-        if not most_each:
-            return accepting
-        below = [one for one in accepting if _num_in_flight(one) + count <= most_each]
+        below = [one for one in accepting if _has_room(_num_in_flight(one), count, most_each)]
         if accepting and not below:
             raise Overloaded(
                 f"every replica has {most_each} requests in flight (--max-in-flight-each); "
@@ -186,3 +184,8 @@ class Placement:
 
 def _num_in_flight(load: ReplicaLoad) -> int:
     return load.num_in_flight + load.num_elsewhere
+
+
+def _has_room(num_in_flight: int, count: int, most: int) -> bool:
+    """Whether `count` more may start; a text of more pieces than the limit starts alone."""
+    return not most or not num_in_flight or num_in_flight + count <= most

@@ -147,7 +147,7 @@ def test_a_value_of_the_wrong_kind_is_never_converted(change: object, message: s
 
 
 def test_the_error_names_a_file_of_broken_json(tmp_path: Path) -> None:
-    for text in (None, "{", "[]"):
+    for text in (None, "{", "[]", "[" * 100_000):
         path = tmp_path / "config.json"
         if text is not None:
             path.write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,10 @@ def test_broken_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a GGUF file, or it is cut off: \d+ bytes"):
         find(str(path))
     path.write_bytes(b"GGML" + whole[4:])
+    with pytest.raises(CheckpointError, match="is not a GGUF file"):
+        find(str(path))
+    head = whole[:8] + struct.pack("<QQQ", 0, 1, 1) + b"a" + struct.pack("<I", 9)
+    path.write_bytes(head + 10_000 * struct.pack("<IQ", 9, 1))  # a list of a list of a list ...
     with pytest.raises(CheckpointError, match="is not a GGUF file"):
         find(str(path))
 

@@ -126,6 +126,18 @@ def test_a_full_engine_is_passed_over_and_all_full_ones_refuse():
         made.choose([asked("c", keys)])
 
 
+@pytest.mark.parametrize("limit", ["max_in_flight", "max_in_flight_each"])
+def test_requests_that_start_together_run_alone_if_they_are_more_than_the_limit(limit):
+    made = placement(1, **{limit: 2})
+    pieces = [asked(f"a{n}") for n in range(3)]
+    assert made.choose(pieces) == 0  # else no wait would ever let them in
+    work = made.place_request(0, asked("b"))
+    with pytest.raises(Overloaded):
+        made.choose(pieces)
+    made.end(0, work)
+    assert made.choose(pieces) == 0
+
+
 def test_engines_that_refused_or_do_not_accept_are_left_out():
     made = placement(3, policy="round_robin")
     made.loads[1].accepts = False

@@ -97,7 +97,7 @@ def _nested_sizes(state: StoredTensor) -> tuple[int, np.float32]:
         block, offset = values["nested_blocksize"], np.float32(values["nested_offset"])
         if type(block) is not int or block < 1:
             raise ValueError(f"nested_blocksize is {block!r}")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{state.path}: tensor {state.name!r} is not of the published form: {error!r}"
         ) from error

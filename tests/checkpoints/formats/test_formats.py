@@ -134,7 +134,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [b"{", b"{}", b'{"nested_blocksize": 0, "nested_offset": 0}', b"[]"]
+    "state", [b"{", b"{}", b'{"nested_blocksize": 0, "nested_offset": 0}', b"[]", b"[" * 9999]
 )
 def test_a_broken_state_of_nested_blocks_is_named(state: bytes, tmp_path: Path) -> None:
     made(tmp_path, "nf4-nested")
