@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ import msgspec
 from izwi.errors import CheckpointError
 
 T = TypeVar("T")
+
+_MOST_LAYERS = 1024  # of one stack; published ones have at most 126
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -40,14 +43,30 @@ def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     because published files have many. Only integers are converted to floats, and lists to tuples.
 
     Raises:
-        CheckpointError: A key is missing or has a value of the wrong kind; it is named.
+        CheckpointError: A key is missing, has a value of the wrong kind, or a number of layers or
+            heads that no model has; it is named.
     """
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{where} must be an object, got {values!r}")
     try:
-        return msgspec.convert(values, cls)
+        config = msgspec.convert(values, cls)
     except msgspec.ValidationError as error:
         raise CheckpointError(_explained(str(error), values, where)) from error
+    _check_counts(config, where)
+    return config
+
+
+def _check_counts(config: Any, where: str) -> None:
+    """Refuse numbers of layers that would be counted for ever, and heads that divide by zero."""
+    if not is_dataclass(config):
+        return
+    for field in fields(config):
+        value, name = getattr(config, field.name), f"{where}.{field.name}"
+        if isinstance(value, int) and "layers" in field.name and not 0 <= value <= _MOST_LAYERS:
+            raise CheckpointError(f"{name} must be between 0 and {_MOST_LAYERS}, got {value}")
+        if isinstance(value, int) and field.name.endswith("_heads") and value < 1:
+            raise CheckpointError(f"{name} must be at least 1, got {value}")
+        _check_counts(value, name)
 
 
 def _explained(message: str, values: Mapping[str, Any], where: str) -> str:

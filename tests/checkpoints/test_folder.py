@@ -153,3 +153,32 @@ def test_the_error_names_a_file_of_broken_json(tmp_path: Path) -> None:
             path.write_text(text)
         with pytest.raises(CheckpointError, match=r"config\.json"):
             read_json(path)
+
+
+@dataclass(frozen=True)
+class Stack:
+    num_hidden_layers: int
+    num_attention_heads: int
+
+
+@dataclass(frozen=True)
+class Stacks:
+    text: Stack
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "message"),
+    [
+        (10**18, 2, "config.json.text.num_hidden_layers must be between 0 and 1024, got 1000000"),
+        (-1, 2, "config.json.text.num_hidden_layers must be between 0 and 1024, got -1"),
+        (2, 0, "config.json.text.num_attention_heads must be at least 1, got 0"),
+    ],
+)
+def test_numbers_that_no_model_has_are_refused(layers: int, heads: int, message: str) -> None:
+    def read(num_layers: int, num_heads: int) -> Stacks:
+        stack = {"num_hidden_layers": num_layers, "num_attention_heads": num_heads}
+        return parse_config(Stacks, {"text": stack}, "config.json")
+
+    with pytest.raises(CheckpointError, match=message):
+        read(layers, heads)
+    assert read(1024, 1).text == Stack(1024, 1)
