@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.serving.request_path import follow, libraries_as_one
 
-# What a reader of one request follows. Whoever adds to it joins what is one thing elsewhere.
+# What a reader of one request follows. A new module joins one that is there, if both are one.
 MOST_FORMS, MOST_MODULES = 10, 29
 
 

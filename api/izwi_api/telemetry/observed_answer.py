@@ -14,7 +14,7 @@ class ObservedAnswer(Answer):
 
     Args:
         answer: The answer.
-        request: Its request, which is told of the chunks.
+        request: Its request, to which the chunks are added.
         sample_rate: Of the model's audio, in Hz; None without audio.
         clock: Seconds, monotonic.
         on_end: Called once, when the last chunk was read or the reader has left.

@@ -19,6 +19,7 @@ from izwi.checkpoints.formats.layout import (
     Parts,
     bits_of,
     common_zero,
+    group_order,
     part,
     words_as_codes,
 )
@@ -117,7 +118,7 @@ class CompressedTensors:
             return LinearSpec(form, e4m3_codes(parts[_PLAIN]), scales)
         zeros = self._zeros(form, parts)
         zero = form.zero if zeros is None else common_zero(zeros)
-        group_of = self._order(form, parts)
+        group_of = group_order(parts.get(_ORDER), form)
         return LinearSpec(
             replaced(form, zero=zero, is_reordered=group_of is not None),
             _unsigned(parts[_PLAIN].array())
@@ -139,19 +140,6 @@ class CompressedTensors:
             return _unsigned(signed)
         zeros = words_as_codes(stored.T, form.bits)[:, : form.outputs]  # (groups, outputs)
         return np.ascontiguousarray(zeros.T)
-
-    @staticmethod
-    def _order(form: LinearForm, parts: Parts) -> npt.NDArray[np.int64] | None:
-        if _ORDER not in parts:
-            return None
-        order = parts[_ORDER].array().astype(np.int64)
-        if order.min(initial=0) < 0 or order.max(initial=0) >= form.num_groups:
-            raise CheckpointError(
-                f"{parts[_ORDER].path}: tensor {parts[_ORDER].name!r} names groups that do not "
-                f"exist: there are {form.num_groups}"
-            )
-        adjacent = np.arange(form.inputs) // form.group
-        return None if np.array_equal(order, adjacent) else order
 
 
 def _groups(form: LinearForm) -> tuple[int, int]:

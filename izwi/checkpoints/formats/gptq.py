@@ -18,6 +18,7 @@ from izwi.checkpoints.formats.layout import (
     bits_of,
     common_zero,
     floats,
+    group_order,
     part,
     require_scales,
     words_as_codes,
@@ -100,7 +101,7 @@ class Gptq:
         form = self.form(shape, parts)
         zeros = words_as_codes(parts[_ZEROS].array(), self.bits)  # (groups, outputs)
         zeros = np.ascontiguousarray(((zeros + self.added) & (1 << self.bits) - 1).T)
-        zero, group_of = common_zero(zeros), self._order(form, parts)
+        zero, group_of = common_zero(zeros), group_order(parts.get(_ORDER), form)
         return LinearSpec(
             replaced(form, zero=zero, is_reordered=group_of is not None),
             np.ascontiguousarray(parts[_CODES].array().T).view(np.uint8),
@@ -108,16 +109,3 @@ class Gptq:
             zeros=None if zero is not None else zeros,
             group_of=group_of,
         )
-
-    def _order(self, form: LinearForm, parts: Parts) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """Return the group of each input, or None if groups are adjacent inputs."""
-        if _ORDER not in parts:
-            return None
-        order = parts[_ORDER].array().astype(np.int64)
-        if order.min(initial=0) < 0 or order.max(initial=0) >= form.num_groups:
-            raise CheckpointError(
-                f"{parts[_ORDER].path}: tensor {parts[_ORDER].name!r} names groups that do not "
-                f"exist: there are {form.num_groups}"
-            )
-        adjacent = np.arange(form.inputs) // form.group
-        return None if np.array_equal(order, adjacent) else order

@@ -113,3 +113,25 @@ def common_zero(zeros: Bytes) -> int | None:
     """Return the zero that all groups have, or None."""
     first = int(zeros.flat[0])
     return first if (zeros == first).all() else None
+
+
+def group_order(order: StoredTensor | None, form: LinearForm) -> npt.NDArray[np.int64] | None:
+    """Return the group of each input, (inputs,), or None if groups are adjacent inputs.
+
+    Args:
+        order: What the checkpoint says of it, (inputs,), if it does.
+        form: Of the weight.
+
+    Raises:
+        CheckpointError: It names groups that do not exist.
+    """
+    if order is None:
+        return None
+    groups = order.array().astype(np.int64)
+    if groups.min(initial=0) < 0 or groups.max(initial=0) >= form.num_groups:
+        raise CheckpointError(
+            f"{order.path}: tensor {order.name!r} names groups that do not "
+            f"exist: there are {form.num_groups}"
+        )
+    adjacent = np.arange(form.inputs) // form.group
+    return None if np.array_equal(groups, adjacent) else groups
