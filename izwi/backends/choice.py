@@ -39,6 +39,19 @@ def open_backend(
     return torch_backend(device, dtype, weights, attention)
 
 
+def own_device(device: str) -> str:
+    """Return the name of a process's only device, after it has hidden other GPUs from itself.
+
+    Args:
+        device: As for `open_backend`.
+    """
+    if not device.startswith("cuda:"):
+        return device
+    from izwi.backends.torch.devices import hide_other_gpus
+
+    return hide_other_gpus(device)
+
+
 def spread_device(device: str, number: int) -> str:
     """Return the device of one of several engines: one GPU after the other.
 

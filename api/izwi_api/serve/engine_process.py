@@ -15,7 +15,7 @@ from functools import partial
 
 import zmq
 
-from izwi.backends.choice import open_backend, spread_device
+from izwi.backends.choice import open_backend, own_device, spread_device
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, load_model
 from izwi.engine.engine import Engine
@@ -313,7 +313,7 @@ def load_models(
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
     device = spread_device(where.device, spec.replica) if spec.publishes_prefixes else where.device
-    backend = open_backend(device, where.dtype, where.weights, where.attention)
+    backend = open_backend(own_device(device), where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes

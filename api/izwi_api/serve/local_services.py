@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from izwi.backends.choice import open_backend
+from izwi.backends.choice import open_backend, own_device
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, named
 from izwi.config import EngineConfig
@@ -29,7 +29,8 @@ def load_models(
         CheckpointError: A checkpoint is broken.
         InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
     """
-    backend = open_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
+    device = own_device(runtime.device)
+    backend = open_backend(device, runtime.dtype, runtime.weights, runtime.attention)
     registry = Registry(backend)
     found = {source: named(source, offline=runtime.offline) for source in sources}
     prepare_device(backend, dict(found.values()), config, runtime.weights)

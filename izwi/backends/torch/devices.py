@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,26 @@ def cuda_devices() -> list[CudaDevice]:
         name = f"cuda:{index}"
         found.append(CudaDevice(name, properties.name, capability, free_bytes, total_bytes))
     return found
+
+
+def hide_other_gpus(device: str) -> str:
+    """Make a GPU the only one that this process sees, before it uses any; return its new name.
+
+    Kernels, events and captured graphs otherwise fall on the first GPU wherever a thread does not
+    name another, and each GPU that is touched costs memory for a context.
+
+    Args:
+        device: Other devices than "cuda:1" and its like are returned unchanged, and so are GPUs
+            that are not there and any once CUDA runs.
+    """
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not index.isdigit() or torch.cuda.is_initialized():
+        return device
+    if int(index) >= torch.cuda.device_count():
+        return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(index)] if visible else index
+    return "cuda:0"
 
 
 def has_mps() -> bool:

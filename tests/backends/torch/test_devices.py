@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from izwi.backends.torch.devices import (
     CudaDevice,
     cuda_devices,
+    hide_other_gpus,
     is_built_for_gpus,
     kept_kernels,
     product_name,
@@ -33,6 +35,40 @@ def test_every_gpu_is_listed_with_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_name", "the product of {}".format)
     assert product_name("cuda:1") == "the product of cuda:1"
     assert product_name("cpu") == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "name", "left"),
+    [
+        (None, "cuda:1", "cuda:0", "1"),
+        ("GPU-5e1f,GPU-77ab", "cuda:1", "cuda:0", "GPU-77ab"),
+        ("6,3", "cuda:0", "cuda:0", "6"),
+        ("6,3", "cuda:2", "cuda:2", "6,3"),
+        ("6,3", "cuda", "cuda", "6,3"),
+        ("6,3", "cuda:x", "cuda:x", "6,3"),
+        ("6,3", "cpu", "cpu", "6,3"),
+    ],
+)
+def test_process_sees_no_other_gpu_than_its_own(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, device: str, name: str, left: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hide_other_gpus(device) == name
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == left
+
+
+def test_gpus_that_a_process_already_uses_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
+    assert hide_other_gpus("cuda:1") == "cuda:1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6,3"
 
 
 @pytest.mark.parametrize(("cuda", "hip"), [(None, None), ("13.0", None), (None, "7.0")])
