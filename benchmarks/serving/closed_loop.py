@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -26,27 +28,62 @@ from benchmarks.serving.listeners import (
 )
 
 
-async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
-    """Keep a number of listeners busy until each has received a number of utterances."""
+async def run_level(
+    url: str, model: str, streams: int, rounds: int, clients: int = 1
+) -> dict[str, Any]:
+    """Keep a number of listeners busy until each has received a number of utterances.
+
+    Args:
+        url: Base URL of the server.
+        model: Name of the model.
+        streams: Number of listeners.
+        rounds: Utterances of each.
+        clients: Processes that share the listeners; 1: this one.
+    """
+    if clients == 1:
+        played, began, ended = await _play(url, model, range(streams), streams, rounds)
+    else:
+        loop, places = asyncio.get_running_loop(), range(streams)
+        with ProcessPoolExecutor(clients, get_context("spawn")) as pool:
+            parts = await asyncio.gather(
+                *(
+                    loop.run_in_executor(pool, _play_apart, url, model, mine, streams, rounds)
+                    for mine in (places[number::clients] for number in range(clients))
+                )
+            )
+        played = [one for part, _, _ in parts for one in part]
+        began, ended = min(part[1] for part in parts), max(part[2] for part in parts)
+    return {
+        "loop": "closed",
+        "streams": streams,
+        **figures(played),
+        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in played])), 4),
+        "audio_s_per_s": round(sum(one.audio_s for one in played) / (ended - began), 1),
+    }
+
+
+def _play_apart(
+    url: str, model: str, places: range, streams: int, rounds: int
+) -> tuple[list[Listened], float, float]:
+    return asyncio.run(_play(url, model, places, streams, rounds))
+
+
+async def _play(
+    url: str, model: str, places: range, streams: int, rounds: int
+) -> tuple[list[Listened], float, float]:
+    """Return what listeners heard, and when the first began and the last ended (system clock)."""
     played: list[Listened] = []
-    async with connect(url, streams) as client:
+    async with connect(url, len(places)) as client:
 
         async def slot(place: int) -> None:
             for turn in range(rounds):
                 one = await listen(client, model, turn * streams + place)
                 played.append(one)
 
-        await open_connections(client, streams)  # before the clock starts
-        began = time.perf_counter()
-        await asyncio.gather(*(slot(place) for place in range(streams)))
-        wall_s = time.perf_counter() - began
-    return {
-        "loop": "closed",
-        "streams": streams,
-        **figures(played),
-        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in played])), 4),
-        "audio_s_per_s": round(sum(one.audio_s for one in played) / wall_s, 1),
-    }
+        await open_connections(client, len(places))  # before the clock starts
+        began_s = time.time()
+        await asyncio.gather(*(slot(place) for place in places))
+        return played, began_s, time.time()
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from benchmarks.random_checkpoint import backend_of
 from benchmarks.serving.timeline import engine_timeline
+from izwi.backends.choice import own_device
 from izwi.backends.torch.backend import TorchBackend
 from izwi.checkpoints.registry import load_model
 from izwi.model.protocol import Model
@@ -18,7 +19,8 @@ def load(spec: EngineSpec) -> tuple[Mapping[str, Model], TorchBackend, Mapping[s
     """Draw the weights of the models."""
     engine_timeline()
     first = next(iter(spec.models))
-    backend = backend_of(first, spec.runtime.device, spec.runtime.dtype, spec.runtime.weights)
+    device = own_device(spec.runtime.device)
+    backend = backend_of(first, device, spec.runtime.dtype, spec.runtime.weights)
     weight_bytes = prepare_device(backend, spec.models, spec.config, spec.runtime.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes

@@ -28,7 +28,7 @@ _START_S = 240.0
 
 @contextmanager
 def served_by_replicas(
-    size: str, frames: int, streams: int, port: int, devices: Sequence[str]
+    size: str, frames: int, streams: int, port: int, devices: Sequence[str], api_servers: int = 1
 ) -> Iterator[str]:
     """Run the server with an engine on each device; yield its base URL once all are ready.
 
@@ -39,7 +39,7 @@ def served_by_replicas(
     """
     command = [sys.executable, "-m", "benchmarks.serving.http_server", "--size", *size.split(",")]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
-    command += ["--devices", ",".join(devices)]
+    command += ["--devices", ",".join(devices), "--api-servers", str(api_servers)]
     url = f"http://127.0.0.1:{port}"
     with running(command, url):
         yield url

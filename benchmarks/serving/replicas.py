@@ -143,10 +143,14 @@ async def measure_throughput(
 ) -> list[dict[str, Any]]:
     """Measure a closed loop, and open loops at shares of its rate."""
     streams, size = options.streams * num_replicas, options.size
+    clients = options.clients * num_replicas
     await run_level(url, size, streams, 1)  # warms all engines up
-    closed = await run_level(url, size, streams, options.rounds)
+    closed = await run_level(url, size, streams, options.rounds, clients)
     per_s = closed["audio_s_per_s"] / (options.frames * 0.08)
     rows = [{"measured": "closed", "replicas": num_replicas, **closed}]
+    for rate in options.rates:
+        row = await _open_loop(url, options, rate * num_replicas, num_replicas)
+        rows.append({"measured": "open", "replicas": num_replicas, **row})
     for share in options.shares:
         row = await _open_loop(url, options, share * per_s, num_replicas)
         rows.append({"measured": "open", "replicas": num_replicas, "of_closed_rate": share, **row})
@@ -274,7 +278,16 @@ def main() -> None:
     parser.add_argument(
         "--arrivals", type=int, default=256 if on_gpu else 12, help="of each device"
     )
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.7, 4.0])
+    parser.add_argument(
+        "--clients", type=int, default=1, help="processes of listeners, for each device"
+    )
+    parser.add_argument(
+        "--api-servers", type=int, default=1, help="API-server processes, for each device"
+    )
+    parser.add_argument(
+        "--rates", type=float, nargs="*", default=[], help="arrivals a second, of each device"
+    )
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.7, 4.0])
     parser.add_argument("--lost-streams", type=int, default=20)
     parser.add_argument("--lost-frames", type=int, default=120 if on_gpu else 60)
     parser.add_argument("--positions", type=int, nargs="+", default=[64, 1024])
@@ -285,12 +298,14 @@ def main() -> None:
     for num_replicas in (n for n in (1, 2, 4, 8) if n <= len(devices)):
         used = devices[:num_replicas]
         with served_by_replicas(
-            options.size, options.frames, options.streams, options.port, used
+            *(options.size, options.frames, options.streams, options.port),
+            used,
+            options.api_servers * num_replicas,
         ) as url:
             rows += asyncio.run(measure_throughput(url, options, num_replicas))
             if num_replicas > 1:
                 rows.append(asyncio.run(measure_death(url, options)))
-    write_result(f"replicas_{options.size}", rows, devices=devices, frames=options.frames)
+            write_result(f"replicas_{options.size}", rows, devices=devices, frames=options.frames)
 
 
 if __name__ == "__main__":
