@@ -21,7 +21,7 @@ from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import read_config, tensor_shapes
-from izwi_models.qwen3_tts.prepare import SpeechText
+from izwi_models.qwen3_tts.prompt import SpeechText
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_json, write_tiny_tts
