@@ -31,4 +31,5 @@ def whole_span(sequence: Sequence) -> Span:
 
 def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
     """Run a batch as one pass and draw its entries, all on the first track."""
-    return draw(model, ops, batch, model.run(model.embed(batch.rows), context), pick)
+    hidden = model.run(model.embed(batch.rows), context)
+    return draw(model, ops, batch, hidden, sum(batch.counts), pick)

@@ -81,7 +81,9 @@ def batch_of(rows: Iterable[PlannedRow]) -> StepBatch:
     return StepBatch(tuple([row_of(*row) for row in rows]))
 
 
-def draw(model: Model, ops: Ops, batch: StepBatch, hidden: Array, pick: Pick) -> Array:
+def draw(
+    model: Model, ops: Ops, batch: StepBatch, hidden: Array, num_drawn: int, pick: Pick
+) -> Array:
     """Draw the entries of a batch that has run, which are all on the first track.
 
     Args:
@@ -89,12 +91,13 @@ def draw(model: Model, ops: Ops, batch: StepBatch, hidden: Array, pick: Pick) ->
         ops: Its operations.
         batch: What ran.
         hidden: (positions, width) output of `Model.run` for it.
+        num_drawn: Number of entries that it draws.
         pick: See `Model.draw`.
 
     Returns:
         (entries, codebooks) int64, in row order.
     """
-    if sum(batch.counts) < hidden.shape[0]:  # otherwise all positions give an entry
+    if num_drawn < hidden.shape[0]:  # otherwise all positions give an entry
         hidden = ops.take(hidden, ops.array(places_drawn(batch.rows)))
     return model.draw(hidden, pick)
 

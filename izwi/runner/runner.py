@@ -261,7 +261,7 @@ class Runner:
         if self._chooses_tracks is not None:
             return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
         sampler = self._sampling.for_step(draws)
-        drawn = draw(self._model, self._ops, batch, hidden, sampler.pick)
+        drawn = draw(self._model, self._ops, batch, hidden, len(draws), sampler.pick)
         return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
     @counted
