@@ -24,7 +24,11 @@ class ResumableRequest:
         closed: No more text will be written.
         paused: It was paused.
         backpressured: Its reader is behind.
-        num_deaths: Engines that died while they ran it.
+        num_deaths: Engines that died while they ran it, without output in between, unless others
+            are more likely to be the cause; see `izwi_api.serve.suspects`.
+        num_seen: All engines that died while they ran it.
+        num_since: Chunks with output since the last of these deaths.
+        is_cause: It may not run again.
         together: Ids of the requests that it was submitted with, itself included.
         submitted_s: When, on the event loop's clock.
         refused_by: Replicas whose queues refused it.
@@ -39,6 +43,9 @@ class ResumableRequest:
     paused: bool = False
     backpressured: bool = False
     num_deaths: int = 0
+    num_seen: int = 0
+    num_since: int = 0
+    is_cause: bool = False
     together: tuple[str, ...] = ()
     submitted_s: float = 0.0
     refused_by: frozenset[int] = frozenset()
