@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
+from math import inf
 from typing import Protocol
 
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
-from izwi.errors import InvalidRequest, Overloaded
+from izwi.errors import DeadlineExceeded, InvalidRequest, IzwiError, Overloaded
 from izwi.fairness.queue import FairClock, may_queue
 from izwi.request.request import Reason
 from izwi.request.sequence import PauseReason, Phase, Sequence
@@ -114,6 +115,9 @@ class Scheduler:
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
         self.counts = SchedulerCounts()
+        prefill_s, decode_s = config.max_prefill_s or inf, config.max_decode_s or inf
+        self._limits_s = (config.max_wait_s, prefill_s, decode_s)  # of the phases
+        self._due_s = 0.0  # no deadline passes before
 
     # -- state -------------------------------------------------------------------------------
     @property
@@ -187,6 +191,8 @@ class Scheduler:
             return
         _, since_s = self._paused.pop(sequence.arrival)
         self.clocks.shift(sequence.arrival, now_s - since_s)
+        sequence.status.paused_s += now_s - since_s
+        self._due_s = now_s  # its deadline was not known while it was paused
         self._shares.enter(sequence.arrival, sequence.request.caller)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
         if sequence.status.ended:  # only its audio is left, and it kept its codec row
@@ -207,14 +213,40 @@ class Scheduler:
         status = sequence.status
         status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
 
-    def overdue(self, now_s: float) -> list[Sequence]:
-        """Return requests to refuse, because they have waited too long to start.
+    def overdue(self, now_s: float) -> list[tuple[Sequence, IzwiError]]:
+        """Return requests that are over the deadline of their phase, each with its error.
 
-        A stream that is playing is not refused.
+        A stream that is playing is not refused because it waits. Call it in every step: it looks
+        at the requests only when a deadline may have passed.
         """
-        oldest_s = now_s - self._config.max_wait_s
-        late = [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
-        return [s for s in late if not self._is_being_played(s)]
+        if now_s < self._due_s:
+            return []
+        found: list[tuple[Sequence, IzwiError]] = []
+        self._due_s = now_s + min(self._limits_s)
+        for sequence in [*self._waiting, *self._running.values()]:
+            due_s, late = self._deadline(sequence)
+            if due_s < now_s:
+                found.append((sequence, late))
+            else:
+                self._due_s = min(self._due_s, due_s)
+        return found
+
+    def _deadline(self, sequence: Sequence) -> tuple[float, IzwiError]:
+        """Return when a request must have left its phase, and the error if it has not."""
+        since_s, timing = sequence.submitted_s + sequence.status.paused_s, sequence.timing
+        wait_s, prefill_s, decode_s = self._limits_s
+        if timing.admitted_s is None:
+            due_s = inf if self._is_being_played(sequence) else since_s + wait_s
+            return due_s, Overloaded(
+                f"could not be scheduled within {wait_s:g} s (queue full); retry later"
+            )
+        if timing.first_entry_s is None:
+            due_s, late = timing.admitted_s + prefill_s, f"not begun within {prefill_s:g} s"
+        else:
+            due_s, late = timing.first_entry_s + decode_s, f"not complete within {decode_s:g} s"
+        if sequence.status.ended:  # only its last audio is left
+            due_s = inf
+        return since_s + due_s, DeadlineExceeded(f"the answer was {late}; it was ended")
 
     # -- steps -------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> Work:

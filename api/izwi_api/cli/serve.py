@@ -42,6 +42,17 @@ from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
+MaxQueueOption = Annotated[
+    float, typer.Option(min=0.001, help="Seconds in which a request must have started.")
+]
+MaxPrefillOption = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a request's start to its first output; 0: no limit."),
+]
+MaxDecodeOption = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a request's first output to its last; 0: no limit."),
+]
 KvMibOption = Annotated[
     int, typer.Option(min=0, help="Memory for keys and values; 0 takes most of the free memory.")
 ]
@@ -219,6 +230,9 @@ def serve(
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
     policy: PolicyOption = "deadline",
+    max_queue_s: MaxQueueOption = 60.0,
+    max_prefill_s: MaxPrefillOption = 0.0,
+    max_decode_s: MaxDecodeOption = 0.0,
     device_mib: DeviceMibOption = 0,
     kv_mib: KvMibOption = 0,
     kv_dtype: KvDtypeOption = "auto",
@@ -263,6 +277,9 @@ def serve(
         hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
+            max_wait_s=max_queue_s,
+            max_prefill_s=max_prefill_s,
+            max_decode_s=max_decode_s,
             device_bytes=device_mib << 20,
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,
