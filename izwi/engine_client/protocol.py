@@ -132,11 +132,14 @@ class ReplicaReport(NamedTuple):
         replica: Its number.
         status: Whether it gets requests.
         load: Its figures, as `EngineClient.load`; empty while it is down.
+        circuits: Models that keep failing there, with the state of each: "open" (it gets no
+            requests for the model) or "half_open" (it gets one, to see whether it works again).
     """
 
     replica: int
     status: ReplicaStatus
     load: Mapping[str, Mapping[str, float]]
+    circuits: Mapping[str, str] = {}
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import zmq
 
 from izwi.engine_client.output_stream import Stream, aborted, failure
 from izwi.engine_client.protocol import Answer, Answers
-from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest, Overloaded
+from izwi.errors import EngineFault, EngineStopped, InvalidMessage, InvalidRequest, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
@@ -58,6 +58,15 @@ class Router(Protocol):
     def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
         """Move requests that an engine's queue refused to another; False if none takes them."""
         ...
+
+    def failed(self, engine: RemoteEngine, resumable: ResumableRequest) -> bool:
+        """Move a request that an engine failed to run to another; False if none takes it."""
+        ...
+
+
+def is_fault(error: BaseException | None) -> bool:
+    """Whether an engine failed to run a request, for a reason that is not the request's."""
+    return isinstance(error, EngineFault)
 
 
 class RemoteEngine:
@@ -275,9 +284,21 @@ class RemoteEngine:
         else:
             requests = [resumable.request for resumable in resumables]
             self._send(self._codec.submit(self._name, requests, with_ask=self._sends_asks))
+            for resumable in resumables:
+                self._repeat_commands(resumable)
         for resumable in resumables:
             if resumable.stream() is None:
                 self.abort(resumable.request.request_id)
+
+    def _repeat_commands(self, resumable: ResumableRequest) -> None:
+        """Send what was sent for a request that starts anew, since it was submitted."""
+        name = resumable.request.request_id
+        if resumable.written or resumable.closed:
+            self._send_command(wire.Write(name, list(resumable.written), resumable.closed))
+        if resumable.paused:
+            self._send_command(wire.Pause(name, True))
+        if resumable.backpressured:
+            self._send_command(wire.Backpressure(name, True))
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step; nothing if it has ended."""
@@ -455,7 +476,10 @@ class RemoteEngine:
                     self._send_command(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
     def _place_again(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Move requests that a full queue has refused to another engine; return other chunks."""
+        """Move requests that a full queue refused, or that failed, to another engine.
+
+        Only those of whose answer nothing was sent; the chunks of the others are returned.
+        """
         if self.router is None:
             return chunks
         refused = [one.request_id for one in chunks if isinstance(one.error, Overloaded)]
@@ -468,6 +492,15 @@ class RemoteEngine:
             group = [self._resumables[one] for one in names if one in self._resumables]
             if self.router.refused(self, group):
                 moved.update(names)
+        for chunk in chunks:
+            if not is_fault(chunk.error):
+                continue
+            found = self._resumables.get(chunk.request_id)
+            if found is None or chunk.request_id in self._moved:
+                continue
+            is_new = not (found.has_output or found.is_aborted or found.refused_by)
+            if is_new and self.router.failed(self, found):
+                moved.add(chunk.request_id)
         return [chunk for chunk in chunks if chunk.request_id not in moved]
 
     def _has_waited(self, resumable: ResumableRequest) -> bool:

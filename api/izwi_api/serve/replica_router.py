@@ -20,7 +20,7 @@ from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
 from izwi.router.options import RouterOptions
 from izwi.router.placement import Placement, ReplicaLoad
-from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.remote_engine import RemoteEngine, is_fault
 from izwi_api.serve.resumable_request import ResumableRequest
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,10 @@ class ReplicaRouter:
         if len(self._engines) == 1:
             return ()
         return tuple(
-            ReplicaReport(number, self._status(number), engine.load)
+            ReplicaReport(
+                *(number, self._status(number), engine.load),
+                self._placement.open_circuits(number),
+            )
             for number, engine in enumerate(self._engines)
         )
 
@@ -135,8 +138,7 @@ class ReplicaRouter:
     def disconnect(self, replica: int) -> None:
         """Move the requests of an engine that is gone to the others."""
         self._drained.pop(replica, None)
-        self._loads[replica].accepts = False
-        self._loads[replica].prefixes.clear()
+        self._loads[replica].clear()
         self._engines[replica].disconnect()
         self._move(replica)
 
@@ -187,11 +189,29 @@ class ReplicaRouter:
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""
         self._placement.end(engine.replica, resumable.work)
-        if last is not None and last.reason in (Reason.STOP, Reason.LENGTH):
+        if last is None:
+            return
+        works = last.reason in (Reason.STOP, Reason.LENGTH)
+        if works:
             self._placement.learn(resumable.request.model, resumable.num_entries)
+        self._note_outcome(engine, resumable, False if is_fault(last.error) else works or None)
+
+    def failed(self, engine: RemoteEngine, resumable: ResumableRequest) -> bool:
+        """Send a request that an engine failed to run to another, if one is left."""
+        if not self.refused(engine, [resumable]):
+            return False
+        self._note_outcome(engine, resumable, works=False)
+        return True
+
+    def _note_outcome(
+        self, engine: RemoteEngine, resumable: ResumableRequest, works: bool | None
+    ) -> None:
+        model = resumable.request.model
+        if self._placement.note_outcome(engine.replica, model, works=works):
+            logger.warning("%s keeps failing on replica %d", model, engine.replica)
 
     def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
-        """Send requests that a full queue has refused to another engine, if one is left."""
+        """Send requests that an engine has not begun to another one, if one is left."""
         number = engine.replica
         tried = frozenset({number}).union(*(one.refused_by for one in resumables))
         requests = [one.request for one in resumables]

@@ -31,7 +31,7 @@ class ResumableRequest:
         is_cause: It may not run again.
         together: Ids of the requests that it was submitted with, itself included.
         submitted_s: When, on the event loop's clock.
-        refused_by: Replicas whose queues refused it.
+        refused_by: Replicas that did not run it: their queues refused it, or they failed.
         work: Its predicted work, if a router counts that.
     """
 
