@@ -315,6 +315,16 @@ class ModelWorker:
         if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
             sequence.audio.repeat(log.num_samples)
 
+    def restore_playback(self, sequence: Sequence, log: Log) -> None:
+        """Tell the scheduler what the listener of a resumed request has heard, and when."""
+        frame_s, now_s = self.runner.frame_s, self._clock()
+        if frame_s is None:
+            return
+        sample_s = frame_s / self.runner.frame_samples
+        pairs = zip(log.chunk_ages_s, log.chunk_samples, strict=False)  # a log may have no ages
+        heard = [(now_s - age_s, samples * sample_s) for age_s, samples in pairs]
+        self.scheduler.clocks.restore(sequence.arrival, heard)
+
     def finish_request(
         self,
         sequence: Sequence,

@@ -290,6 +290,8 @@ async def test_a_conversation_goes_to_the_engine_that_holds_its_prefix():
         prefixes = [load.prefixes for load in world.router._loads]
         await until(lambda: prefixes[number]._published.get("toy"))
         await until(lambda: set(chain) <= prefixes[number]._published["toy"])
+        # it may say so before it says that the request has ended
+        await until(lambda: not world.engines[number].load["toy"]["running"])
         for one in prefixes:
             one._placed.clear()  # as in an API server that has placed nothing
         turn = replace(endless("b", 1, 5), prompt=ToyPrompt((*range(1, 17), 30, 31)))

@@ -353,7 +353,7 @@ class RemoteEngine:
 
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
-            resumable.paused = paused
+            resumable.set_paused(paused, asyncio.get_running_loop().time())
         self._send_command(wire.Pause(request_id, paused))
         self._trials.try_next()
 
@@ -381,8 +381,9 @@ class RemoteEngine:
         ]
 
     def _resubmit(self, resumable: ResumableRequest) -> None:
+        log = resumable.log(asyncio.get_running_loop().time())
         frames = self._codec.submit(
-            self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
+            self._name, [resumable.request], [log], with_ask=self._sends_asks
         )
         self._send(frames)
         if resumable.backpressured:
@@ -523,7 +524,8 @@ class RemoteEngine:
         else:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
-            resumable.give(chunk)
+            assert self._loop is not None
+            resumable.give(chunk, self._loop.time())
             if chunk.reason is not None:
                 self._trials.forget(resumable)
                 if self.router is not None:
