@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
@@ -149,6 +149,15 @@ class Replicated(Protocol):
     @property
     def replicas(self) -> tuple[ReplicaReport, ...]:
         """The engines in order, also those that are down; empty if there is one alone."""
+        ...
+
+
+@runtime_checkable
+class StartsEngines(Protocol):
+    """An engine client whose engines start, and are replaced, while it is used."""
+
+    def on_start(self, call: Callable[[EngineClient], None]) -> None:
+        """Call a function with the client of each engine that accepts requests from now on."""
         ...
 
 

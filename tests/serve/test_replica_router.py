@@ -368,3 +368,13 @@ async def test_every_engine_is_reported_and_readiness_needs_enough_of_them():
         assert set(world.router.load) == {"toy"}
     async with Replicas(1) as world:
         assert replicas_of(world.router) == ()
+
+
+async def test_each_engine_that_starts_is_reported_also_one_that_replaces_another():
+    world, started = Replicas(), []
+    world.router.on_start(started.append)
+    async with world:
+        assert sorted(engine.replica for engine in started) == [0, 1]
+        world.die(1)
+        await world.restart(1)
+        assert [engine.replica for engine in started[2:]] == [1]

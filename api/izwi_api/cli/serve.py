@@ -206,6 +206,10 @@ ModelOption = Annotated[
         "embedded.",
     ),
 ]
+WarmOption = Annotated[
+    Path | None,
+    typer.Option(help="File of system prompts and voices that engines compute when they start."),
+]
 TlsCertOption = Annotated[
     Path | None, typer.Option(help="Serve HTTPS with this certificate, a PEM file.")
 ]
@@ -229,6 +233,7 @@ def serve(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
+    warm: WarmOption = None,
     policy: PolicyOption = "deadline",
     max_queue_s: MaxQueueOption = 60.0,
     max_prefill_s: MaxPrefillOption = 0.0,
@@ -291,6 +296,7 @@ def serve(
         settings = replace(settings, require_consent=require_consent, manage_models=manage_models)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
+        settings = replace(settings, warm=_warm_file(warm))
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
@@ -301,6 +307,16 @@ def serve(
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
         _run(options, host, port)
+
+
+def _warm_file(path: Path | None) -> Path | None:
+    """Return the absolute path of a file that can be read. Raises InvalidRequest."""
+    if path is None:
+        return None
+    from izwi_api.services.warming import read_warm_file
+
+    read_warm_file(path)
+    return path.absolute()
 
 
 def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ...]:

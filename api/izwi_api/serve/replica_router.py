@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import Answer, Answers, ReplicaReport, ReplicaStatus
+from izwi.engine_client.protocol import (
+    Answer,
+    Answers,
+    EngineClient,
+    ReplicaReport,
+    ReplicaStatus,
+)
 from izwi.errors import EngineStopped, InvalidRequest, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
@@ -48,6 +54,7 @@ class ReplicaRouter:
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
         # those that run, and must not get requests
         self._drained: dict[int, ReplicaStatus] = {}
+        self._on_start: Callable[[EngineClient], None] = lambda _: None
         for engine in engines:
             engine.router = self
 
@@ -77,6 +84,10 @@ class ReplicaRouter:
             )
             for number, engine in enumerate(self._engines)
         )
+
+    def on_start(self, call: Callable[[EngineClient], None]) -> None:
+        """See `StartsEngines.on_start`."""
+        self._on_start = call
 
     def start(self) -> None:
         """Do nothing: the engines run as long as their processes do."""
@@ -177,6 +188,7 @@ class ReplicaRouter:
         if number not in self._drained:
             self._loads[number].accepts = True
             self._collect()
+        self._on_start(engine)
 
     def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
         """Keep what an engine says of its prefixes."""
