@@ -13,7 +13,10 @@ ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend wit
 # How a backend keeps the weights of large products: "auto" packed where the checkpoint packs them,
 # "float" always as numbers of the device's dtype.
 WEIGHTS = ("auto", "float", "int8", "fp8", "int4")
-_MAY_BE_ZERO = ("device_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
+_MAY_BE_ZERO = (
+    *("device_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes"),
+    *("max_prefill_s", "max_decode_s"),
+)
 
 
 def require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
@@ -51,6 +54,9 @@ class EngineConfig:
         max_step_s: Time that one step of one model should take where nothing urgent needs more.
         ttfa_target_s: Target for the time to first audio; a stream without audio after it is late.
         max_wait_s: A request that could not start within this time is refused as Overloaded.
+        max_prefill_s: A request without output so long after its start ends with DeadlineExceeded;
+            0: no limit. Its pauses do not count.
+        max_decode_s: The same of one that is not complete so long after its first output.
         kv_dtype: "auto" (that of the weights), "int8" or "fp8" for keys and values in the pages.
         host_bytes: Host memory for pages and codec states that had to leave the device.
         disk_bytes: Disk for what had to leave the host memory; 0 uses none.
@@ -73,6 +79,8 @@ class EngineConfig:
     max_step_s: float = 0.012
     ttfa_target_s: float = 0.1
     max_wait_s: float = 60.0
+    max_prefill_s: float = 0.0
+    max_decode_s: float = 0.0
     kv_dtype: str = "auto"
     host_bytes: int = 256 << 20
     disk_bytes: int = 0
@@ -87,8 +95,9 @@ class EngineConfig:
             counts = [n for n in values if isinstance(n, int) and not isinstance(n, bool)]
             if not values or any(number < least for number in counts):
                 raise InvalidRequest(f"{name} must be at least {least}, got {value}", param=name)
-            if isinstance(value, float) and not value > 0:
-                raise InvalidRequest(f"{name} must be more than 0, got {value}", param=name)
+            if isinstance(value, float) and not (value > 0 or value == least == 0):
+                more = "at least" if name in _MAY_BE_ZERO else "more than"
+                raise InvalidRequest(f"{name} must be {more} 0, got {value}", param=name)
         if self.max_step_tokens < self.max_running:
             raise InvalidRequest(
                 f"max_step_tokens ({self.max_step_tokens}) must hold one position for each of "

@@ -24,6 +24,7 @@ IzwiError                      internal_error
 ├── Overloaded                 overloaded           (carries retry_after_s)
 │   └── DeviceFull             device_full
 ├── StorageFull                storage_full
+├── DeadlineExceeded           deadline_exceeded
 ├── EngineStopped              engine_stopped
 ├── EngineFault                internal_error       (an error outside this tree, in another process)
 ├── InvalidMessage             invalid_message
@@ -190,6 +191,12 @@ class DeviceFull(Overloaded):
     """The device had no memory for the request, and none could be freed."""
 
     code = "device_full"
+
+
+class DeadlineExceeded(IzwiError):
+    """The request took longer in one of its phases than this server allows, and was ended."""
+
+    code = "deadline_exceeded"
 
 
 class StorageFull(IzwiError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from izwi.model.protocol import Model, Pick
 from izwi.model.step_batch import Row, Span, StepBatch
+from izwi.ops.protocol import Array, AttentionContext, Ops
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, span_of
+from izwi.runner.batch import draw, row_of, span_of
 
 
 def batch(*rows: Row) -> StepBatch:
@@ -25,3 +27,9 @@ def draws(sequences: Iterable[Sequence]) -> list[Row]:
 def whole_span(sequence: Sequence) -> Span:
     """All positions of prompt and log."""
     return span_of(sequence, 0, sequence.num_positions)
+
+
+def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
+    """Run a batch as one pass and draw its entries, all on the first track."""
+    hidden = model.run(model.embed(batch.rows), context)
+    return draw(model, ops, batch, hidden, sum(batch.counts), pick)

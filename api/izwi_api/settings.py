@@ -151,6 +151,7 @@ class Settings:
             unless it asks for another lead; 0: as fast as it is made.
         live_vad: What detects speech in live sessions that ask for nothing else.
         hung_after_s: Seconds after which an API server or engine that stops responding is killed.
+        warm: File of what engines compute when they start; see `izwi_api.services.warming`.
         resume_within_s: Seconds for which requests wait for another engine after theirs has died;
             0: they fail at once.
         offline: Models loaded by callers come from the local cache only.
@@ -184,6 +185,7 @@ class Settings:
     live_vad: VadName = "webrtc"
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
+    warm: Path | None = None
     offline: bool = False
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()

@@ -114,7 +114,7 @@ async def one_minute(backend: TorchBackend, path: str | None) -> Float32:
         speech = await open_speech(
             ServedModels(engine, registry).speech(voice), SpeechInput(text, seed=place)
         )
-        pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+        pcm = [chunk.pcm async for chunk in speech.output() if chunk.pcm is not None]
         said = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE)[: PLACE - RATE // 2]
         minute[place * PLACE : place * PLACE + len(said)] = said
     await engine.stop()

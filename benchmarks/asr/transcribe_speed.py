@@ -37,7 +37,7 @@ async def main(options: argparse.Namespace) -> None:
         speech = await open_speech(
             ServedModels(engine, registry).speech(voice), SpeechInput(" ".join(TEXTS[:4]))
         )
-        pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+        pcm = [chunk.pcm async for chunk in speech.output() if chunk.pcm is not None]
         samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, 16000)
     times = []
     for turn in range(options.rounds + 1):

@@ -66,7 +66,7 @@ class World:
         speech = await open_speech(
             ServedModels(self.engine, self.registry).speech(self.tts), SpeechInput(text=text, **ask)
         )
-        parts = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+        parts = [chunk.pcm async for chunk in speech.output() if chunk.pcm is not None]
         return np.concatenate(parts) if parts else np.zeros(SAMPLE_RATE // 10, np.float32)
 
     async def embed(self, samples: Float32, name: str) -> Float32:

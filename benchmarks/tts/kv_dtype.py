@@ -42,7 +42,7 @@ class Voice:
         speech = await open_speech(ServedModels(self.engine, self.registry).speech(self.tts), ask)
         codes: list[list[int]] = []
         audio = []
-        async for chunk in speech.chunks():
+        async for chunk in speech.output():
             codes += chunk.entries.tolist()
             if chunk.pcm is not None:
                 audio.append(chunk.pcm)

@@ -149,8 +149,10 @@ class Engine:
             sequence.drawing.grammar = worker.runner.grammars.start(request.grammar)
         worker.set_up_sequence(sequence, log)
         worker.scheduler.add(sequence)
-        if log is not None and log.paused:
-            worker.scheduler.pause(sequence, self.clock())
+        if log is not None:
+            worker.restore_playback(sequence, log)
+            if log.paused:
+                worker.scheduler.pause(sequence, self.clock())
         self._arrivals += 1
         self._live[request.request_id] = worker, sequence
 

@@ -31,8 +31,8 @@ from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import PlannedRow, Work
 
-# How often, in steps, prices are updated and requests that waited too long are refused.
-_CHECK_EVERY = 32
+# How often, in steps, the predicted cost of computing positions again is updated.
+_LEARN_EVERY = 32
 # A step is launched when this share of the predicted time of the previous step is left. The
 # measured lead time decays slowly, so that one slow step does not inflate later estimates.
 _MARGIN = 0.25
@@ -288,7 +288,7 @@ class ModelWorker:
                 chunks.append(self.finish_request(sequence, status.reason, pcm))
             elif is_delivered or pcm is not None:
                 chunks.append(self._chunk(sequence, pcm))
-        chunks += self._check(now_s)
+        chunks += self._end_overdue(now_s)
         self._seconds["process_seconds"] += self._clock() - now_s
         return chunks
 
@@ -314,6 +314,16 @@ class ModelWorker:
         retrace(sequence, self.runner.following, self.runner.num_ids)
         if sequence.audio.num_vocoded > len(sequence.frames):  # those are drawn again
             sequence.audio.repeat(log.num_samples)
+
+    def restore_playback(self, sequence: Sequence, log: Log) -> None:
+        """Tell the scheduler what the listener of a resumed request has heard, and when."""
+        frame_s, now_s = self.runner.frame_s, self._clock()
+        if frame_s is None:
+            return
+        sample_s = frame_s / self.runner.frame_samples
+        pairs = zip(log.chunk_ages_s, log.chunk_samples, strict=False)  # a log may have no ages
+        heard = [(now_s - age_s, samples * sample_s) for age_s, samples in pairs]
+        self.scheduler.clocks.restore(sequence.arrival, heard)
 
     def finish_request(
         self,
@@ -426,16 +436,13 @@ class ModelWorker:
         silent = self._writes or sequence.audio.num_vocoded == len(sequence.frames)
         return sequence.status.ended and silent
 
-    def _check(self, now_s: float) -> list[Chunk]:
-        """At intervals, update predicted costs, and refuse requests that waited too long."""
-        if self.scheduler.counts.steps % _CHECK_EVERY:
-            return []
-        self.runner.learn(self.scheduler.cost.cost)
-        refused = self.scheduler.overdue(now_s)
-        late = f"could not be scheduled within {self._config.max_wait_s:g} s (queue full)"
-        error = Overloaded(f"{late}; retry later")
-        self.scheduler.counts.refused += len(refused)
-        return [self.finish_request(s, Reason.ERROR, error=error) for s in refused]
+    def _end_overdue(self, now_s: float) -> list[Chunk]:
+        """End requests that are over a deadline; at intervals, update predicted costs."""
+        if self.scheduler.counts.steps % _LEARN_EVERY == 0:
+            self.runner.learn(self.scheduler.cost.cost)
+        late = self.scheduler.overdue(now_s)
+        self.scheduler.counts.refused += sum(isinstance(error, Overloaded) for _, error in late)
+        return [self.finish_request(s, Reason.ERROR, error=error) for s, error in late]
 
     def _chunk(self, sequence: Sequence, pcm: Float32 | None, **rest: Any) -> Chunk:
         """Return entries not yet delivered: frames come with their audio, text at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
@@ -132,11 +132,14 @@ class ReplicaReport(NamedTuple):
         replica: Its number.
         status: Whether it gets requests.
         load: Its figures, as `EngineClient.load`; empty while it is down.
+        circuits: Models that keep failing there, with the state of each: "open" (it gets no
+            requests for the model) or "half_open" (it gets one, to see whether it works again).
     """
 
     replica: int
     status: ReplicaStatus
     load: Mapping[str, Mapping[str, float]]
+    circuits: Mapping[str, str] = {}
 
 
 @runtime_checkable
@@ -146,6 +149,15 @@ class Replicated(Protocol):
     @property
     def replicas(self) -> tuple[ReplicaReport, ...]:
         """The engines in order, also those that are down; empty if there is one alone."""
+        ...
+
+
+@runtime_checkable
+class StartsEngines(Protocol):
+    """An engine client whose engines start, and are replaced, while it is used."""
+
+    def on_start(self, call: Callable[[EngineClient], None]) -> None:
+        """Call a function with the client of each engine that accepts requests from now on."""
         ...
 
 

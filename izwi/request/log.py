@@ -36,6 +36,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         logprobs: As in `Chunk`, or None if not requested.
         chunk_samples: Samples of each delivered chunk of audio. A chunk may be smaller than in the
             ramp, and the last bits of the codec's state depend on the sizes.
+        chunk_ages_s: Seconds since each of these was delivered, without pauses by a caller.
         written: Text ids that were written to a request with open input.
         closed: Its input is complete.
         paused: It was paused by a caller, and stays so until it is resumed.
@@ -47,6 +48,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     written: tuple[int, ...] = ()
     closed: bool = False
     paused: bool = False
+    chunk_ages_s: tuple[float, ...] = ()
 
     @property
     def num_samples(self) -> int:

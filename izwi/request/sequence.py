@@ -46,6 +46,7 @@ class Status:
         ended: It emits no more entries; its last audio may not be computed yet.
         reason: Why it ended.
         last_step: The scheduler's step in which it last had a row, or arrived.
+        paused_s: Seconds for which callers have paused it so far.
     """
 
     phase: Phase = Phase.WAITING
@@ -54,6 +55,7 @@ class Status:
     ended: bool = False
     reason: Reason | None = None
     last_step: int = 0
+    paused_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
+from izwi.router.breaker import CircuitBreaker, CircuitState
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
 from izwi.router.prefixes import KnownPrefixes, prompt_chain
@@ -31,6 +33,7 @@ class ReplicaLoad:
         work: Their predicted work.
         figures: What it has published of each model; see `izwi.metrics.FIGURES`.
         prefixes: Prefixes that it has.
+        circuits: Of the models that have failed there, by name.
     """
 
     replica: int
@@ -40,6 +43,18 @@ class ReplicaLoad:
     work: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
+    circuits: dict[str, CircuitBreaker] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget what was learned of an engine that is gone."""
+        self.accepts = False
+        self.prefixes.clear()
+        self.circuits.clear()
+
+    def allows(self, model: str, now_s: float) -> bool:
+        """Whether a model works there, as far as known."""
+        circuit = self.circuits.get(model)
+        return circuit is None or circuit.allows(now_s)
 
     def serves(self, requests: Sequence[Request]) -> bool:
         """Whether it serves the models of requests, as far as known."""
@@ -62,16 +77,24 @@ class Placement:
     """Chooses an engine for each request, and keeps count of what each engine runs.
 
     Requests of one listener go to one engine, because its playback clock is there. The others are
-    placed by the policy.
+    placed by the policy. Engines on which the model keeps failing are left out, unless it fails on
+    all of them.
 
     Args:
         options: The policy and the limits.
         loads: What is known of the engines, by their numbers.
         seed: Of the policy `random`.
+        clock: Seconds, monotonic.
     """
 
-    def __init__(self, options: RouterOptions, loads: Sequence[ReplicaLoad], seed: int = 0):
-        self._options, self.loads = options, loads
+    def __init__(
+        self,
+        options: RouterOptions,
+        loads: Sequence[ReplicaLoad],
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._options, self.loads, self._clock = options, loads, clock
         self._policy = ROUTER_POLICIES[options.policy]
         self._predictor = WorkPredictor()
         self._random = random.Random(seed)
@@ -103,6 +126,8 @@ class Placement:
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
+        model, now_s = requests[0].model, self._clock()
+        accepting = [one for one in accepting if one.allows(model, now_s)] or accepting
         replica = self._listeners.get(requests[0].listener) if requests[0].listener else None
         if replica is not None and any(one.replica == replica for one in accepting):
             return replica
@@ -117,6 +142,8 @@ class Placement:
         load.num_in_flight += 1
         load.work += work
         self._number += 1
+        if (circuit := load.circuits.get(request.model)) is not None:
+            circuit.start(self._clock())
         if request.listener:
             self._listeners.pop(request.listener, None)
             self._listeners[request.listener] = replica
@@ -132,6 +159,31 @@ class Placement:
         load = self.loads[replica]
         load.num_in_flight -= 1
         load.work = load.work - work if load.num_in_flight else 0.0
+
+    def note_outcome(self, replica: int, model: str, *, works: bool | None) -> bool:
+        """Note how a request has ended on an engine; return whether that has opened a circuit.
+
+        Args:
+            replica: The engine.
+            model: The request's model.
+            works: False: the engine failed to run it; None: the end says nothing of the engine.
+        """
+        circuits = self.loads[replica].circuits
+        if works is False:
+            return circuits.setdefault(model, CircuitBreaker()).fail(self._clock())
+        if works:
+            circuits.pop(model, None)  # a new one is closed
+        elif model in circuits:
+            circuits[model].skip()
+        return False
+
+    def open_circuits(self, replica: int) -> dict[str, str]:
+        """Return the state of each circuit of an engine that is not closed, by model."""
+        now_s = self._clock()
+        states = {name: one.state(now_s) for name, one in self.loads[replica].circuits.items()}
+        return {
+            name: state.value for name, state in states.items() if state is not CircuitState.CLOSED
+        }
 
     def learn(self, model: str, num_entries: int) -> None:
         """Learn from the length of an answer that has ended by itself."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from izwi.model.protocol import Model, Pick
 from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
-from izwi.ops.protocol import Array, AttentionContext, Ops
+from izwi.ops.protocol import Array, Ops
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import ONE_TRACK
 from izwi.scheduler.work import PlannedRow
@@ -81,14 +81,23 @@ def batch_of(rows: Iterable[PlannedRow]) -> StepBatch:
     return StepBatch(tuple([row_of(*row) for row in rows]))
 
 
-def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pick: Pick) -> Array:
-    """Run a batch as one pass and draw its entries, which are all on the first track.
+def draw(
+    model: Model, ops: Ops, batch: StepBatch, hidden: Array, num_drawn: int, pick: Pick
+) -> Array:
+    """Draw the entries of a batch that has run, which are all on the first track.
+
+    Args:
+        model: The model that ran it.
+        ops: Its operations.
+        batch: What ran.
+        hidden: (positions, width) output of `Model.run` for it.
+        num_drawn: Number of entries that it draws.
+        pick: See `Model.draw`.
 
     Returns:
         (entries, codebooks) int64, in row order.
     """
-    hidden = model.run(model.embed(batch.rows), context)
-    if sum(batch.counts) < hidden.shape[0]:  # otherwise all positions give an entry
+    if num_drawn < hidden.shape[0]:  # otherwise all positions give an entry
         hidden = ops.take(hidden, ops.array(places_drawn(batch.rows)))
     return model.draw(hidden, pick)
 

@@ -26,7 +26,7 @@ from izwi.ops.protocol import Array
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
-from izwi.runner.batch import batch_of, run_each, span_of, step
+from izwi.runner.batch import batch_of, draw, run_each, span_of
 from izwi.runner.encoding import EncodedCache, Encoders
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.runner.tracks import begun_tracks, draw_by_track, in_place
@@ -253,15 +253,15 @@ class Runner:
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.launch(batch)()
         context = self._kv.context(batch.rows)
-        if self._chooses_tracks is not None:
-            hidden = self._model.run(self._model.embed(batch.rows), context)
-            return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
+        hidden = self._model.run(self._model.embed(batch.rows), context)
+        # what is drawn is prepared while a device runs the pass
         draws = batch.draws
         if not draws:  # chunks of prompts: nothing to sample
-            self._model.run(self._model.embed(batch.rows), context)
             return [], {}
+        if self._chooses_tracks is not None:
+            return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
         sampler = self._sampling.for_step(draws)
-        drawn = step(self._model, self._ops, batch, context, sampler.pick)
+        drawn = draw(self._model, self._ops, batch, hidden, len(draws), sampler.pick)
         return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
     @counted

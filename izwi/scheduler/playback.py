@@ -221,6 +221,23 @@ class PlaybackClocks:
         clock.queue.append(piece)
         self._foresee(clock)
 
+    def restore(self, key: int, heard: Sequence[tuple[float, float]]) -> None:
+        """Set the clock of a request that another engine has begun, which was added before.
+
+        Pieces of the answer that ended there are not known here, so slack is a lower bound: the
+        listener may play the first audio later than it arrived.
+
+        Args:
+            key: The request.
+            heard: (time of arrival, seconds of audio) of each chunk of its audio, in order.
+        """
+        piece = self._pieces[key]
+        clock = piece.clock
+        piece.audio_s = sum(audio_s for _, audio_s in heard)
+        if heard and clock.first_audio_s is None and clock.queue[0] is piece:
+            clock.first_audio_s, clock.gaps_s = heard[0][0], underrun_s(heard)
+        self._foresee(clock)
+
     def remove(self, key: int) -> None:
         """Remove an ended request, and its clock once all delivered audio has played."""
         piece = self._pieces.pop(key, None)

@@ -115,6 +115,7 @@ def test_statuses_that_clients_rely_on() -> None:
         "DeviceFull": 503,
         "StorageFull": 507,
         "EngineStopped": 503,
+        "DeadlineExceeded": 504,
         "EngineFault": 500,
         "InvalidMessage": 500,
         "StartFailed": 500,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.serving.request_path import follow, libraries_as_one
 
 # What a reader of one request follows. A new module joins one that is there, if both are one.
-MOST_FORMS, MOST_MODULES = 10, 29
+MOST_FORMS, MOST_MODULES = 10, 25
 
 
 def test_speech_request_passes_no_more_forms_and_modules() -> None:

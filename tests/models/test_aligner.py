@@ -21,7 +21,7 @@ from izwi.inputs.speech import AlignmentInput
 from izwi.model.capability import Capability
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
@@ -31,7 +31,7 @@ from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CachedContext, FullContext
 from tests.models.tiny_aligner import TINY, write_tiny_aligner
 from tests.models.tiny_asr import waveform
-from tests.steps import batch
+from tests.steps import batch, step
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "aligner.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))

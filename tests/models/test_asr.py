@@ -21,14 +21,14 @@ from izwi.inputs.speech import TranscriptionInput
 from izwi.model.protocol import Pick
 from izwi.model.step_batch import Row
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import FAMILY, encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.prompt import cut_windows
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
-from tests.steps import batch
+from tests.steps import batch, step
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN, NATIVE = np.load(FOLDER / "asr.npz"), np.load(FOLDER / "asr_native.npz")

@@ -13,13 +13,13 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import TranscriptionInput
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models.qwen3_asr import FAMILY
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_asr import CASES, FullContext, greedy
 from tests.models.tiny_asr import waveform, write_tiny_asr
-from tests.steps import batch
+from tests.steps import batch, step
 
 BACKEND = torch_backend("cpu")
 

@@ -22,7 +22,7 @@ from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.request.request import Reason, Request, SamplingParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat import FAMILY
@@ -40,7 +40,7 @@ from tests.models.tiny_chat import (
     write_tiny_chat,
     write_tokenizer,
 )
-from tests.steps import batch
+from tests.steps import batch, step
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "chat.npz")
 PROMPTS: list[dict[str, Any]] = json.loads(str(GOLDEN["prompts"]))

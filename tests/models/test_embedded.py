@@ -66,7 +66,7 @@ class World:
             ServedModels(self.engine, self.registry).speech("izwi-tiny-tts"),
             SpeechInput(text, **ask),
         )
-        chunks = [chunk async for chunk in speech.chunks()]
+        chunks = [chunk async for chunk in speech.output()]
         pcm = np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
         return pcm, [entry for chunk in chunks for entry in chunk.entries.tolist()]
 
@@ -141,7 +141,7 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
         SpeechInput(text, voice="basil", seed=5),
     )
     frames_at_first_audio, pieces = None, []
-    async for chunk in speech.chunks():
+    async for chunk in speech.output():
         if chunk.pcm is not None:
             if frames_at_first_audio is None:
                 frames_at_first_audio = speech.num_frames

@@ -16,17 +16,17 @@ from izwi.audio.mel import speaker_log_mel
 from izwi.backends.torch.backend import torch_backend
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.request import Request
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import read_config, tensor_shapes
-from izwi_models.qwen3_tts.prepare import SpeechText
+from izwi_models.qwen3_tts.prompt import SpeechText
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_tts import write_json, write_tiny_tts
 from tests.models.tts_loop import PackedContext, greedy, processed, run, start
-from tests.steps import batch, whole_span
+from tests.steps import batch, step, whole_span
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "tts.npz")
 FORMS: dict[str, dict[str, Any]] = json.loads(str(GOLDEN["forms"]))

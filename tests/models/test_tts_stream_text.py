@@ -22,7 +22,7 @@ from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request.input_stream import TextPart
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, span_of, step
+from izwi.runner.batch import row_of, span_of
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.pieces import sentences
@@ -32,7 +32,7 @@ from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.test_text_cuts import cut, prose
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 from tests.models.tts_loop import Cache, PackedContext, start
-from tests.steps import batch, whole_span
+from tests.steps import batch, step, whole_span
 
 EOS_TEXT, PAD = 312, 310
 NOISE = np.random.Generator(np.random.PCG64(2)).standard_normal(24000).astype(np.float32) * 0.1

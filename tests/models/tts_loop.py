@@ -14,9 +14,9 @@ from izwi.model.step_batch import Row
 from izwi.ops.protocol import AttentionSpec
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import row_of, step
+from izwi.runner.batch import row_of
 from izwi_models.qwen3_tts.model import Qwen3TTS
-from tests.steps import batch
+from tests.steps import batch, step
 
 Cache = dict[tuple[int, int], tuple[Tensor, Tensor]]  # (sequence, layer) -> keys, values
 

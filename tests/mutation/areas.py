@@ -31,7 +31,7 @@ _KEYS = (
 )
 _SCHEDULER = (
     *("cost", "playback", "batching_delay", "ordered", "deadline", "step_builder"),
-    *("scheduler", "waiting_queue", "codec_rows"),
+    *("scheduler", "codec_rows"),
 )
 _CACHE = ("pages", "radix", "edge", "memory", "tiers", "state_rows")
 _TORCH = ("kv", "state", "sampler", "captured/staging")

@@ -129,7 +129,7 @@ class SteppedEngine:
         """Start another engine, which goes on with the logs of what was in flight."""
         self.engine = self._make(self._loop.time)
         for request in self._requests.values():
-            self.engine.submit(request.request, request.log())
+            self.engine.submit(request.request, request.log(self._loop.time()))
         self._wake.set()
 
     def submit(self, request: Request):
@@ -178,7 +178,7 @@ class SteppedEngine:
 
     def _set_paused(self, request_id, paused):
         if (request := self._requests.get(request_id)) is not None:
-            request.paused = paused
+            request.set_paused(paused, self._loop.time())
             if paused:
                 self.paused.append(request_id)
 
@@ -199,4 +199,4 @@ class SteppedEngine:
             if chunk.reason is not None:
                 self._requests.pop(chunk.request_id, None)
             if request is not None:
-                request.give(chunk)
+                request.give(chunk, self._loop.time())

@@ -111,7 +111,9 @@ def test_a_request_that_has_waited_just_the_longest_time_may_still_start() -> No
     goes_on = sequence_of(2, at_s=0.0, continues=True)
     added(scheduler, early, late, goes_on)
     assert scheduler.overdue(3.0) == []
-    assert scheduler.overdue(3.5) == [early]
+    ((refused, error),) = scheduler.overdue(3.5)
+    assert refused is early
+    assert isinstance(error, Overloaded)
 
 
 def test_without_a_place_a_policy_is_shown_four_that_wait() -> None:

@@ -8,7 +8,7 @@ from benchmarks.simulation.device import SimulatedPrompt
 from izwi.request.request import Request
 from izwi.request.sequence import Sequence
 from izwi.scheduler.plan import Order
-from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
+from izwi.scheduler.scheduler import PromptsInFlight, Starts, WaitingQueue
 
 
 def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQueue:

@@ -13,7 +13,7 @@ from izwi.cache.pages import pages_for
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.scheduler.policy import Budgets, Plan, Policy, View
-from izwi.scheduler.waiting_queue import Starts
+from izwi.scheduler.scheduler import Starts
 from tests.scheduler.views import view_of
 
 PAGE = 4

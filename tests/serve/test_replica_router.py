@@ -290,6 +290,8 @@ async def test_a_conversation_goes_to_the_engine_that_holds_its_prefix():
         prefixes = [load.prefixes for load in world.router._loads]
         await until(lambda: prefixes[number]._published.get("toy"))
         await until(lambda: set(chain) <= prefixes[number]._published["toy"])
+        # it may say so before it says that the request has ended
+        await until(lambda: not world.engines[number].load["toy"]["running"])
         for one in prefixes:
             one._placed.clear()  # as in an API server that has placed nothing
         turn = replace(endless("b", 1, 5), prompt=ToyPrompt((*range(1, 17), 30, 31)))
@@ -366,3 +368,13 @@ async def test_every_engine_is_reported_and_readiness_needs_enough_of_them():
         assert set(world.router.load) == {"toy"}
     async with Replicas(1) as world:
         assert replicas_of(world.router) == ()
+
+
+async def test_each_engine_that_starts_is_reported_also_one_that_replaces_another():
+    world, started = Replicas(), []
+    world.router.on_start(started.append)
+    async with world:
+        assert sorted(engine.replica for engine in started) == [0, 1]
+        world.die(1)
+        await world.restart(1)
+        assert [engine.replica for engine in started[2:]] == [1]

@@ -32,8 +32,12 @@ class Stream(list):
 def test_the_log_of_a_request_is_what_its_chunks_brought():
     stream = Stream()
     request = ResumableRequest(toy_request("a", 4, seed=1, frames=9), lambda: stream)
-    assert_log(request.log(), np.zeros((0, 0), np.int64), None, ())
-    assert (request.log().written, request.log().closed, request.log().paused) == ((), False, False)
+    assert_log(request.log(0.0), np.zeros((0, 0), np.int64), None, ())
+    assert (request.log(0.0).written, request.log(0.0).closed, request.log(0.0).paused) == (
+        (),
+        False,
+        False,
+    )
     audio = np.zeros(240, np.float32)
     entries = np.arange(6, dtype=np.int64).reshape(3, 2)
     chunks = [
@@ -43,15 +47,30 @@ def test_the_log_of_a_request_is_what_its_chunks_brought():
         Chunk("a", entries[:0], logprobs=np.zeros(0, np.float32), reason=Reason.LENGTH),
     ]
     for chunk in chunks:
-        request.give(chunk)
+        request.give(chunk, 0.0)
     assert stream == chunks
-    assert_log(request.log(), entries, [-0.5], (240, 100))
+    assert_log(request.log(0.0), entries, [-0.5], (240, 100))
     request.written, request.closed, request.paused = [3, 1], True, True
-    log = request.log()
+    log = request.log(0.0)
     assert (log.written, log.closed, log.paused) == ((3, 1), True, True)
     gone = ResumableRequest(request.request, lambda: None)
-    gone.give(chunks[0])  # its reader left
-    assert gone.log().num_samples == 240
+    gone.give(chunks[0], 0.0)  # its reader left
+    assert gone.log(0.0).num_samples == 240
+
+
+def test_pauses_do_not_make_delivered_audio_older():
+    request = ResumableRequest(toy_request("a", 4, seed=1, frames=9), lambda: None)
+    chunk = Chunk("a", np.zeros((1, 3), np.int64), pcm=np.zeros(240, np.float32))
+    request.give(chunk, 10.0)
+    request.give(chunk, 12.0)
+    assert request.log(13.0).chunk_ages_s == (3.0, 1.0)
+    request.set_paused(True, 13.0)
+    request.set_paused(True, 14.0)  # again, which changes nothing
+    assert request.log(20.0).chunk_ages_s == (3.0, 1.0)
+    request.set_paused(False, 23.0)
+    request.set_paused(False, 24.0)
+    request.give(chunk, 24.0)
+    assert request.log(24.5).chunk_ages_s == (4.5, 2.5, 0.5)
 
 
 def assert_log(log: Log, entries, logprobs, chunk_samples: tuple[int, ...]) -> None:

@@ -227,6 +227,7 @@ def logs(draw):
         tuple(draw(st.lists(st.integers(0, 2**40), max_size=9))),
         tuple(draw(st.lists(st.integers(0, 2**40), max_size=9))),
         draw(st.booleans()),
+        chunk_ages_s=tuple(draw(st.lists(st.floats(0, 1e6), max_size=9))),
     )
 
 

@@ -42,6 +42,17 @@ from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
+MaxQueueOption = Annotated[
+    float, typer.Option(min=0.001, help="Seconds in which a request must have started.")
+]
+MaxPrefillOption = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a request's start to its first output; 0: no limit."),
+]
+MaxDecodeOption = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds from a request's first output to its last; 0: no limit."),
+]
 KvMibOption = Annotated[
     int, typer.Option(min=0, help="Memory for keys and values; 0 takes most of the free memory.")
 ]
@@ -195,6 +206,10 @@ ModelOption = Annotated[
         "embedded.",
     ),
 ]
+WarmOption = Annotated[
+    Path | None,
+    typer.Option(help="File of system prompts and voices that engines compute when they start."),
+]
 TlsCertOption = Annotated[
     Path | None, typer.Option(help="Serve HTTPS with this certificate, a PEM file.")
 ]
@@ -218,7 +233,11 @@ def serve(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
+    warm: WarmOption = None,
     policy: PolicyOption = "deadline",
+    max_queue_s: MaxQueueOption = 60.0,
+    max_prefill_s: MaxPrefillOption = 0.0,
+    max_decode_s: MaxDecodeOption = 0.0,
     device_mib: DeviceMibOption = 0,
     kv_mib: KvMibOption = 0,
     kv_dtype: KvDtypeOption = "auto",
@@ -263,6 +282,9 @@ def serve(
         hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
+            max_wait_s=max_queue_s,
+            max_prefill_s=max_prefill_s,
+            max_decode_s=max_decode_s,
             device_bytes=device_mib << 20,
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,
@@ -274,6 +296,7 @@ def serve(
         settings = replace(settings, require_consent=require_consent, manage_models=manage_models)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
+        settings = replace(settings, warm=_warm_file(warm))
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
@@ -284,6 +307,16 @@ def serve(
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
         _run(options, host, port)
+
+
+def _warm_file(path: Path | None) -> Path | None:
+    """Return the absolute path of a file that can be read. Raises InvalidRequest."""
+    if path is None:
+        return None
+    from izwi_api.services.warming import read_warm_file
+
+    read_warm_file(path)
+    return path.absolute()
 
 
 def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ...]:

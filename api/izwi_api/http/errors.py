@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from izwi.errors import (
     CompletionNotFound,
+    DeadlineExceeded,
     EngineStopped,
     InvalidRequest,
     IzwiError,
@@ -47,6 +48,7 @@ STATUS: dict[type[IzwiError], int] = {
     InvalidRequest: 400,
     Overloaded: 503,
     EngineStopped: 503,
+    DeadlineExceeded: 504,
     StorageFull: 507,
     IzwiError: 500,
 }

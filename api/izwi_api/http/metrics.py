@@ -148,6 +148,7 @@ class EngineFigures(Collector):
             yield metric
         if replicas:
             yield _statuses(replicas)
+            yield _circuits(replicas)
 
 
 def _statuses(replicas: Iterable[ReplicaReport]) -> Metric:
@@ -159,6 +160,18 @@ def _statuses(replicas: Iterable[ReplicaReport]) -> Metric:
     for one in replicas:
         for status in ReplicaStatus:
             metric.add_metric([str(one.replica), status.value], float(one.status is status))
+    return metric
+
+
+def _circuits(replicas: Iterable[ReplicaReport]) -> Metric:
+    metric = GaugeMetricFamily(
+        "izwi_replica_circuit",
+        "Models on engines: 1 while requests go elsewhere because the model keeps failing there.",
+        labels=["model", "replica"],
+    )
+    for one in replicas:
+        for model in one.load:
+            metric.add_metric([model, str(one.replica)], float(model in one.circuits))
     return metric
 
 

@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 from starlette.responses import Response
 
 from izwi.inputs.speech import SpeechInput
+from izwi.model.frontend import ChatFrontend
 from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.chat import FORMATS, ChatBody, chat_input
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.cascade_completion import CascadeCompletion
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.writer import default_writable_model
 from izwi_api.services.voices.names import resolve_voice
 from izwi_api.usage.metering import key_name
@@ -25,7 +27,9 @@ from izwi_api.usage.metering import key_name
 _SEED_BITS = 63
 
 
-async def speak_answer(services: Services, body: ChatBody) -> Response:
+async def speak_answer(
+    services: Services, model: ServedModel[ChatFrontend], body: ChatBody
+) -> Response:
     """Answer a request for audio with a chat model and a speech model.
 
     Raises:
@@ -42,7 +46,7 @@ async def speak_answer(services: Services, body: ChatBody) -> Response:
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Spoken]:
-        model, ask = services.registry.chat(body.model), chat_input(body, seed, turns.texts)
+        ask = chat_input(body, seed, turns.texts)
         speaks = Voice(speech_model, SpeechInput("", voice=voice, seed=seed))
         async with await open_spoken_answer(model, ask, speaks, stops=body.stop) as spoken:
             completion = CascadeCompletion(body.model, kept.new_id(), spoken, turns.num_heard)

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.engine_client.protocol import Answers
 from izwi.errors import IzwiError
+from izwi.model.frontend import ChatFrontend
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
@@ -26,6 +27,7 @@ from izwi_api.services.chat.completion import Completion
 from izwi_api.services.chat.pipeline import Pipeline, choose_pipeline
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.usage.metering import key_name
 
 router = APIRouter()
@@ -50,33 +52,36 @@ async def create_chat_completion(request: Request) -> Response:
 
 async def _answer(services: Services, body: ChatBody) -> Response:
     """Answer with the models that can do what is asked."""
-    match choose_pipeline(services.registry, body):
+    pipeline, model = choose_pipeline(services.registry, body)
+    match pipeline:
         case Pipeline.SPEECH_TO_SPEECH:
-            return await answer_aloud(services, body)
+            return await answer_aloud(services, model.as_conversation(), body)
         case Pipeline.CASCADE:
-            return await speak_answer(services, body)
+            return await speak_answer(services, model.as_chat(), body)
         case Pipeline.TRANSCRIBED:
             turns = await transcribe_turns(services, key_name(), body)
-            return await _write_answer(services, body, turns.texts)
+            return await _write_answer(services, model.as_chat(), body, turns.texts)
         case Pipeline.TEXT:
-            return await _write_answer(services, body)
+            return await _write_answer(services, model.as_chat(), body)
 
 
 async def _write_answer(
-    services: Services, body: ChatBody, texts: Sequence[str | None] | None = None
+    services: Services,
+    model: ServedModel[ChatFrontend],
+    body: ChatBody,
+    texts: Sequence[str | None] | None = None,
 ) -> Response:
     """Answer in text.
 
     Args:
-        services: The engine and the models.
+        services: The engine, and what is stored.
+        model: The model that answers.
         body: The request.
         texts: The text of messages with audio, as `chat_input`.
     """
     # Without a seed each call gets another answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS), texts)
-    opening = open_answers(
-        services.registry.chat(body.model), ask, stops=body.stop, count=body.n or 1
-    )
+    opening = open_answers(model, ask, stops=body.stop, count=body.n or 1)
     completion = Completion(body.model)
 
     async def store(answers: Sequence[ChatAnswer]) -> None:

@@ -21,14 +21,17 @@ async def livez() -> dict[str, str]:
 async def readyz(request: Request) -> JSONResponse:
     """Return 200 while the engine runs, serves a model and accepts requests, else 503.
 
-    With several engines, `replicas` says whether each of them gets requests.
+    With several engines, `replicas` says whether each of them gets requests, and `circuits` for
+    which models it gets none, because they keep failing there.
     """
     state = state_of(request)
     names = state.services.registry.names()
     found: dict[str, object] = {"models": names}
     if replicas := replicas_of(state.services.engine):
         found["replicas"] = [
-            {"replica": one.replica, "status": one.status.value} for one in replicas
+            {"replica": one.replica, "status": one.status.value}
+            | ({"circuits": dict(one.circuits)} if one.circuits else {})
+            for one in replicas
         ]
     if state.drain.is_begun:
         return JSONResponse({"status": "draining", **found}, 503)

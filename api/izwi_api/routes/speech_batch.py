@@ -138,7 +138,7 @@ class _Batch:
         }
 
     async def _fill(self, file: _File, speech: Speech | TimedSpeech) -> None:
-        async with aclosing(speech.chunks()) as chunks:
+        async with aclosing(speech.output()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None and chunk.pcm.size:
                     # In a thread, because this event loop also sends streams.

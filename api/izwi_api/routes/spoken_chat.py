@@ -27,13 +27,14 @@ from izwi_api.usage.metering import key_name
 _SEED_BITS = 63
 
 
-async def answer_aloud(services: Services, body: ChatBody) -> Response:
+async def answer_aloud(
+    services: Services, model: ServedModel[ConversationFrontend], body: ChatBody
+) -> Response:
     """Answer a request that has audio, or asks for it, with a speech-to-speech model.
 
     Raises:
         IzwiError: It cannot be answered.
     """
-    model = services.registry.conversation(body.model)  # before files are decoded
     ask = await _ask(services, model, body)
     return await spoken_response(body, _opened(services.answers, model, body, ask))
 

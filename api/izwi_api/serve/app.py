@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
-from izwi.engine_client.protocol import EngineClient
+from izwi.engine_client.protocol import EngineClient, StartsEngines
 from izwi.host.threads import use_few_threads
 from izwi_api.http import auth
 from izwi_api.http import errors as http_errors
@@ -38,6 +38,7 @@ from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
 from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.warming import Warming, read_warm_file
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.telemetry.calls import CallObserver
@@ -87,10 +88,16 @@ def create_app(
         use_few_threads()
         engine.start()
         sessions.start()
+        if warming is not None and isinstance(engine, StartsEngines):
+            engine.on_start(warming.start)
+        elif warming is not None:
+            warming.start(engine)
         try:
             yield
         finally:
             await sessions.close()
+            if warming is not None:
+                await warming.stop()
             changes.stop()
             await engine.stop()
             decoder.stop()
@@ -112,6 +119,7 @@ def create_app(
     models = ServedModels(engine, registry, aliases, checks=checks)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
     services = Services(engine, models, settings, voices, decoder, references, *rest)
+    warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
     drain, changes = Drain(sessions), ModelChanges(engine, registry, offline=settings.offline)

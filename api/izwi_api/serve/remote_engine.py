@@ -17,13 +17,14 @@ import zmq
 
 from izwi.engine_client.output_stream import Stream, aborted, failure
 from izwi.engine_client.protocol import Answer, Answers
-from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest, Overloaded
+from izwi.errors import EngineFault, EngineStopped, InvalidMessage, InvalidRequest, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
 from izwi_api.serve import wire
 from izwi_api.serve.resumable_request import ResumableRequest
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
+from izwi_api.serve.suspects import Trials, count_death, is_suspect
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +32,6 @@ logger = logging.getLogger(__name__)
 ACKNOWLEDGE_EVERY = 32
 # Messages that are read in one turn of the event loop.
 _MOST_AT_ONCE = 64
-# Engines that may die while they run a request before it fails.
-_MOST_DEATHS = 1
-
-
 # Seconds after which a refusal comes from a long wait, not from a full queue.
 _REFUSED_AT_ONCE_S = 1.0
 
@@ -62,15 +59,25 @@ class Router(Protocol):
         """Move requests that an engine's queue refused to another; False if none takes them."""
         ...
 
+    def failed(self, engine: RemoteEngine, resumable: ResumableRequest) -> bool:
+        """Move a request that an engine failed to run to another; False if none takes it."""
+        ...
+
+
+def is_fault(error: BaseException | None) -> bool:
+    """Whether an engine failed to run a request, for a reason that is not the request's."""
+    return isinstance(error, EngineFault)
+
 
 class RemoteEngine:
     """Implements `EngineClient`, and the source of its answers, over local sockets.
 
     An engine is connected between `connect` and `disconnect`, which the supervisor triggers.
     Without one, new requests are refused. Requests in flight wait for the next engine, which
-    resumes them where their logs end; readers notice only a pause. A request survives the death of
-    one engine, not of two, because it may be the cause. A death does not count if the engine had
-    not received the request yet, or if the request was paused. Aborted requests are not sent again.
+    resumes them where their logs end; readers notice only a pause. A request that kills its engines
+    ends, and others survive it (`izwi_api.serve.suspects`). A death does not count if the engine
+    had not received the request yet, or if the request was paused. Aborted requests are not sent
+    again.
 
     Args:
         name: The API server's name, never reused.
@@ -100,6 +107,7 @@ class RemoteEngine:
         self._engine_messages: Socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resumables: dict[str, ResumableRequest] = {}
+        self._trials = Trials(self._resubmit)
         self._giving_up: asyncio.TimerHandle | None = None
         self._gone_s = -inf  # when the last engine died, on the event loop's clock
         self._num_engines = 0
@@ -163,12 +171,13 @@ class RemoteEngine:
         self._commands.close()
         self._engine_messages.close()
         self._commands = self._engine_messages = None
+        if had_requests:
+            count_death(self._ran())
+        self._trials.clear()
         for resumable in list(self._resumables.values()):
-            # a paused request did not run, so it is not the cause of the death
-            resumable.num_deaths += had_requests and not resumable.paused
             if resumable.is_aborted:
                 self._end(resumable, aborted(resumable.request.request_id))
-            elif resumable.num_deaths > _MOST_DEATHS or self._patience_s <= 0:
+            elif resumable.is_cause or self._patience_s <= 0:
                 self._fail(resumable)
         if self._resumables and self._giving_up is None:
             self._giving_up = self._loop.call_later(self._patience_s, self.give_up)
@@ -230,13 +239,14 @@ class RemoteEngine:
 
         Args:
             takes: Whether another engine takes a request; others stay.
-            is_hung: The engine has stopped responding, which counts as a death. Requests that have
-                survived one stay.
+            is_hung: The engine has stopped responding, which counts as a death. What is the cause
+                of it stays.
         """
         given: list[ResumableRequest] = []
+        if is_hung:
+            count_death(self._ran())
         for name, resumable in list(self._resumables.items()):
-            resumable.num_deaths += is_hung and not resumable.paused
-            may_move = not resumable.is_aborted and resumable.num_deaths <= _MOST_DEATHS
+            may_move = not resumable.is_aborted and not resumable.is_cause
             if may_move and takes(resumable.request):
                 given.append(self.release(name))
         return given
@@ -244,7 +254,9 @@ class RemoteEngine:
     def release(self, request_id: str, *, has_ended: bool = False) -> ResumableRequest:
         """Stop to run a request; `has_ended`: its engine has sent the last chunk."""
         resumable = self._resumables.pop(request_id)
-        if self._is_welcome and not has_ended:
+        was_held = self._trials.holds(request_id)
+        self._trials.forget(resumable)
+        if self._is_welcome and not has_ended and not was_held:
             self._send_command(wire.Abort(request_id))
             self._moved[request_id] += 1
         if self.router is not None:
@@ -268,14 +280,25 @@ class RemoteEngine:
                 resumable.stream = ref(stream, partial(self._stream_dropped, name, loop))
             self._add(resumable)
         if is_begun:
-            for resumable in resumables:
-                self._resubmit(resumable)
+            self._start_again(resumables)
         else:
             requests = [resumable.request for resumable in resumables]
             self._send(self._codec.submit(self._name, requests, with_ask=self._sends_asks))
+            for resumable in resumables:
+                self._repeat_commands(resumable)
         for resumable in resumables:
             if resumable.stream() is None:
                 self.abort(resumable.request.request_id)
+
+    def _repeat_commands(self, resumable: ResumableRequest) -> None:
+        """Send what was sent for a request that starts anew, since it was submitted."""
+        name = resumable.request.request_id
+        if resumable.written or resumable.closed:
+            self._send_command(wire.Write(name, list(resumable.written), resumable.closed))
+        if resumable.paused:
+            self._send_command(wire.Pause(name, True))
+        if resumable.backpressured:
+            self._send_command(wire.Backpressure(name, True))
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step; nothing if it has ended."""
@@ -283,7 +306,7 @@ class RemoteEngine:
         if resumable is None:
             return
         resumable.is_aborted = True
-        if self._is_welcome:
+        if self._is_welcome and not self._trials.holds(request_id):
             self._send_command(wire.Abort(request_id))
         else:  # no engine will respond
             self._end(resumable, aborted(request_id))
@@ -330,20 +353,37 @@ class RemoteEngine:
 
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
-            resumable.paused = paused
+            resumable.set_paused(paused, asyncio.get_running_loop().time())
         self._send_command(wire.Pause(request_id, paused))
+        self._trials.try_next()
 
     def _go_on(self) -> None:
         """Resubmit requests in flight, with their logs, to a new engine."""
         self._stop_waiting()
-        for resumable in self._resumables.values():
-            self._resubmit(resumable)
+        self._start_again(list(self._resumables.values()))
         if self._resumables:
             logger.warning("resuming %d requests on the next engine", len(self._resumables))
 
+    def _start_again(self, resumables: Sequence[ResumableRequest]) -> None:
+        """Resubmit requests with their logs; of those that may have killed engines, one by one."""
+        for resumable in resumables:
+            if is_suspect(resumable):
+                self._trials.hold(resumable)
+            else:
+                self._resubmit(resumable)
+
+    def _ran(self) -> list[ResumableRequest]:
+        """Return the requests that steps of the engine ran."""
+        return [
+            resumable
+            for name, resumable in self._resumables.items()
+            if not (resumable.paused or self._trials.holds(name))
+        ]
+
     def _resubmit(self, resumable: ResumableRequest) -> None:
+        log = resumable.log(asyncio.get_running_loop().time())
         frames = self._codec.submit(
-            self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
+            self._name, [resumable.request], [log], with_ask=self._sends_asks
         )
         self._send(frames)
         if resumable.backpressured:
@@ -380,6 +420,7 @@ class RemoteEngine:
 
     def _end(self, resumable: ResumableRequest, last: Chunk) -> None:
         del self._resumables[resumable.request.request_id]
+        self._trials.forget(resumable)
         if self.router is not None:
             self.router.ended(self, resumable, last)
         resumable.deliver(last)
@@ -436,7 +477,10 @@ class RemoteEngine:
                     self._send_command(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
     def _place_again(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Move requests that a full queue has refused to another engine; return other chunks."""
+        """Move requests that a full queue refused, or that failed, to another engine.
+
+        Only those of whose answer nothing was sent; the chunks of the others are returned.
+        """
         if self.router is None:
             return chunks
         refused = [one.request_id for one in chunks if isinstance(one.error, Overloaded)]
@@ -449,6 +493,15 @@ class RemoteEngine:
             group = [self._resumables[one] for one in names if one in self._resumables]
             if self.router.refused(self, group):
                 moved.update(names)
+        for chunk in chunks:
+            if not is_fault(chunk.error):
+                continue
+            found = self._resumables.get(chunk.request_id)
+            if found is None or chunk.request_id in self._moved:
+                continue
+            is_new = not (found.has_output or found.is_aborted or found.refused_by)
+            if is_new and self.router.failed(self, found):
+                moved.add(chunk.request_id)
         return [chunk for chunk in chunks if chunk.request_id not in moved]
 
     def _has_waited(self, resumable: ResumableRequest) -> bool:
@@ -471,9 +524,14 @@ class RemoteEngine:
         else:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
-            resumable.give(chunk)
-            if chunk.reason is not None and self.router is not None:
-                self.router.ended(self, resumable, chunk)
+            assert self._loop is not None
+            resumable.give(chunk, self._loop.time())
+            if chunk.reason is not None:
+                self._trials.forget(resumable)
+                if self.router is not None:
+                    self.router.ended(self, resumable, chunk)
+            elif resumable.num_seen:
+                self._trials.given(resumable)
 
     def _fail_all(self, error: InvalidMessage) -> None:
         for request_id, resumable in list(self._resumables.items()):

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import Answer, Answers, ReplicaReport, ReplicaStatus
+from izwi.engine_client.protocol import (
+    Answer,
+    Answers,
+    EngineClient,
+    ReplicaReport,
+    ReplicaStatus,
+)
 from izwi.errors import EngineStopped, InvalidRequest, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
 from izwi.router.options import RouterOptions
 from izwi.router.placement import Placement, ReplicaLoad
-from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.remote_engine import RemoteEngine, is_fault
 from izwi_api.serve.resumable_request import ResumableRequest
 
 logger = logging.getLogger(__name__)
@@ -48,6 +54,7 @@ class ReplicaRouter:
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
         # those that run, and must not get requests
         self._drained: dict[int, ReplicaStatus] = {}
+        self._on_start: Callable[[EngineClient], None] = lambda _: None
         for engine in engines:
             engine.router = self
 
@@ -71,9 +78,16 @@ class ReplicaRouter:
         if len(self._engines) == 1:
             return ()
         return tuple(
-            ReplicaReport(number, self._status(number), engine.load)
+            ReplicaReport(
+                *(number, self._status(number), engine.load),
+                self._placement.open_circuits(number),
+            )
             for number, engine in enumerate(self._engines)
         )
+
+    def on_start(self, call: Callable[[EngineClient], None]) -> None:
+        """See `StartsEngines.on_start`."""
+        self._on_start = call
 
     def start(self) -> None:
         """Do nothing: the engines run as long as their processes do."""
@@ -135,8 +149,7 @@ class ReplicaRouter:
     def disconnect(self, replica: int) -> None:
         """Move the requests of an engine that is gone to the others."""
         self._drained.pop(replica, None)
-        self._loads[replica].accepts = False
-        self._loads[replica].prefixes.clear()
+        self._loads[replica].clear()
         self._engines[replica].disconnect()
         self._move(replica)
 
@@ -175,6 +188,7 @@ class ReplicaRouter:
         if number not in self._drained:
             self._loads[number].accepts = True
             self._collect()
+        self._on_start(engine)
 
     def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
         """Keep what an engine says of its prefixes."""
@@ -187,11 +201,29 @@ class ReplicaRouter:
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""
         self._placement.end(engine.replica, resumable.work)
-        if last is not None and last.reason in (Reason.STOP, Reason.LENGTH):
+        if last is None:
+            return
+        works = last.reason in (Reason.STOP, Reason.LENGTH)
+        if works:
             self._placement.learn(resumable.request.model, resumable.num_entries)
+        self._note_outcome(engine, resumable, False if is_fault(last.error) else works or None)
+
+    def failed(self, engine: RemoteEngine, resumable: ResumableRequest) -> bool:
+        """Send a request that an engine failed to run to another, if one is left."""
+        if not self.refused(engine, [resumable]):
+            return False
+        self._note_outcome(engine, resumable, works=False)
+        return True
+
+    def _note_outcome(
+        self, engine: RemoteEngine, resumable: ResumableRequest, works: bool | None
+    ) -> None:
+        model = resumable.request.model
+        if self._placement.note_outcome(engine.replica, model, works=works):
+            logger.warning("%s keeps failing on replica %d", model, engine.replica)
 
     def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
-        """Send requests that a full queue has refused to another engine, if one is left."""
+        """Send requests that an engine has not begun to another one, if one is left."""
         number = engine.replica
         tried = frozenset({number}).union(*(one.refused_by for one in resumables))
         requests = [one.request for one in resumables]

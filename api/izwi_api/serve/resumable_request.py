@@ -22,12 +22,16 @@ class ResumableRequest:
         is_aborted: Its reader left, so no other engine may run it.
         written: Text ids that were written to it.
         closed: No more text will be written.
-        paused: It was paused.
+        paused: It was paused; see `set_paused`.
         backpressured: Its reader is behind.
-        num_deaths: Engines that died while they ran it.
+        num_deaths: Engines that died while they ran it, without output in between, unless others
+            are more likely to be the cause; see `izwi_api.serve.suspects`.
+        num_seen: All engines that died while they ran it.
+        num_since: Chunks with output since the last of these deaths.
+        is_cause: It may not run again.
         together: Ids of the requests that it was submitted with, itself included.
         submitted_s: When, on the event loop's clock.
-        refused_by: Replicas whose queues refused it.
+        refused_by: Replicas that did not run it: their queues refused it, or they failed.
         work: Its predicted work, if a router counts that.
     """
 
@@ -39,6 +43,9 @@ class ResumableRequest:
     paused: bool = False
     backpressured: bool = False
     num_deaths: int = 0
+    num_seen: int = 0
+    num_since: int = 0
+    is_cause: bool = False
     together: tuple[str, ...] = ()
     submitted_s: float = 0.0
     refused_by: frozenset[int] = frozenset()
@@ -46,6 +53,9 @@ class ResumableRequest:
     _entries: list[Int64] = field(default_factory=list)
     _logprobs: list[Float32] = field(default_factory=list)
     _chunk_samples: list[int] = field(default_factory=list)
+    # when each was given, on the event loop's clock, as if no pause had been before that ended
+    _chunk_times_s: list[float] = field(default_factory=list)
+    _paused_s: float = 0.0
 
     @property
     def has_output(self) -> bool:
@@ -57,7 +67,16 @@ class ResumableRequest:
         """Entries that its reader was given."""
         return sum(map(len, self._entries))
 
-    def give(self, chunk: Chunk) -> None:
+    def set_paused(self, paused: bool, now_s: float) -> None:
+        """Note that it was paused or resumed; a listener does not play during a pause."""
+        if self.paused and not paused:
+            lasted_s = now_s - self._paused_s
+            self._chunk_times_s = [time_s + lasted_s for time_s in self._chunk_times_s]
+        elif paused and not self.paused:
+            self._paused_s = now_s
+        self.paused = paused
+
+    def give(self, chunk: Chunk, now_s: float) -> None:
         """Pass a chunk to the reader, and add its output to the log."""
         if len(chunk.entries):
             self._entries.append(chunk.entries)
@@ -65,6 +84,7 @@ class ResumableRequest:
             self._logprobs.append(chunk.logprobs)
         if chunk.pcm is not None:
             self._chunk_samples.append(len(chunk.pcm))
+            self._chunk_times_s.append(now_s)
         self.deliver(chunk)
 
     def deliver(self, chunk: Chunk) -> None:
@@ -73,8 +93,9 @@ class ResumableRequest:
         if stream is not None:
             stream.put(chunk)
 
-    def log(self) -> Log:
+    def log(self, now_s: float) -> Log:
         """Return the log from which another engine resumes the request."""
+        played_s = self._paused_s if self.paused else now_s
         nothing = np.zeros((0, 0), np.int64)
         return Log(
             entries=np.concatenate(self._entries) if self._entries else nothing,
@@ -83,4 +104,5 @@ class ResumableRequest:
             written=tuple(self.written),
             closed=self.closed,
             paused=self.paused,
+            chunk_ages_s=tuple([max(0.0, played_s - one) for one in self._chunk_times_s]),
         )

@@ -28,7 +28,13 @@ class Source(Protocol):
 
 
 class Generation(Abortable):
-    """Output of models while they generate it. Leaving its context aborts it."""
+    """Output of models while they generate it. Leaving its context aborts it.
+
+    Attributes:
+        is_paused: What starts later is paused, too.
+    """
+
+    is_paused = False
 
     def sources(self) -> Iterable[Source]:
         """Return what it is made of, as far as that has started."""
@@ -50,11 +56,13 @@ class Generation(Abortable):
 
     def pause(self) -> None:
         """Pause all models before their next steps."""
+        self.is_paused = True
         for source in self.sources():
             source.pause()
 
     def resume(self) -> None:
         """Continue with the next token, and the next sample."""
+        self.is_paused = False
         for source in self.sources():
             source.resume()
 

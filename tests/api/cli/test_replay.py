@@ -118,11 +118,11 @@ async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
     speech = await open_speech(
         ServedModels(engine, registry).speech(SPEAKER), SpeechInput("It is warm.", seed=3)
     )
-    num_frames = sum([len(chunk.entries) async for chunk in speech.chunks()])
+    num_frames = sum([len(chunk.entries) async for chunk in speech.output()])
     left = await open_speech(
         ServedModels(engine, registry).speech(SPEAKER), SpeechInput("It is cold.")
     )
-    async for _ in left.chunks():
+    async for _ in left.output():
         break
     left.abort()
     await engine.stop()
@@ -142,7 +142,7 @@ async def test_speech_from_streamed_text_replays_identically(tmp_path):
     whole = await open_speech_writer(
         ServedModels(engine, registry).speech(SPEAKER), SpeechInput("", seed=5)
     )
-    chunks = whole.chunks()
+    chunks = whole.output()
     await whole.write("It is warm in the")
     received = [await anext(chunks)]  # audio leaves before the rest is written
     await whole.write(" house. The next")
@@ -153,7 +153,7 @@ async def test_speech_from_streamed_text_replays_identically(tmp_path):
         ServedModels(engine, registry).speech(SPEAKER), SpeechInput("", seed=6)
     )
     await left.write("It is cold in the garden, but")
-    async for chunk in left.chunks():
+    async for chunk in left.output():
         if chunk.pcm is not None:
             break
     left.abort()

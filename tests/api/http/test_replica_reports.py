@@ -22,6 +22,17 @@ class TwoEngines(FakeEngine):
     )
 
 
+class BrokenEngine(FakeEngine):
+    """A model keeps failing on the second of two engines."""
+
+    replicas = (
+        ReplicaReport(0, ReplicaStatus.READY, {"tts": dict.fromkeys(FIGURES, 3.0)}),
+        ReplicaReport(
+            1, ReplicaStatus.READY, {"tts": dict.fromkeys(FIGURES, 3.0)}, {"tts": "open"}
+        ),
+    )
+
+
 @pytest.fixture
 def ask(tmp_path):
     def get(engine, path) -> httpx.Response:
@@ -61,3 +72,11 @@ def test_models_have_the_memory_of_each_engine(ask):
     assert first["memory"]["weight_bytes"] == 3
     assert (second["status"], second["memory"]) == ("down", {"kv_bytes": 0})
     assert "replicas" not in ask(FakeEngine(), "/v1/models/tts").json()
+
+
+def test_a_model_that_keeps_failing_on_an_engine_is_shown(ask):
+    shown = ask(BrokenEngine(), "/readyz").json()["replicas"]
+    assert shown[1] == {"replica": 1, "status": "ready", "circuits": {"tts": "open"}}
+    lines = ask(BrokenEngine(), "/metrics").text.splitlines()
+    assert 'izwi_replica_circuit{model="tts",replica="0"} 0.0' in lines
+    assert 'izwi_replica_circuit{model="tts",replica="1"} 1.0' in lines

@@ -230,6 +230,19 @@ def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(
     choose_pipeline(models, ChatBody.model_validate(body))
 
 
+@pytest.mark.parametrize("more", [{}, ALOUD])
+def test_a_completion_looks_its_model_up_once(monkeypatch, create, question, more):
+    looked_up, served_name = [], ServedModels._served
+
+    def note(self, name):
+        looked_up.append(name)
+        return served_name(self, name)
+
+    monkeypatch.setattr(ServedModels, "_served", note)
+    create(**{"model": "chat", "messages": [user(question)]} | more)
+    assert looked_up.count("chat") == 1
+
+
 def test_audio_may_be_a_bare_string(create, served, question):
     bare = {"type": "input_audio", "input_audio": question["input_audio"]["data"]}
     create(model="chat", messages=[user(bare)])

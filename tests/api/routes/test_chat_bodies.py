@@ -139,7 +139,6 @@ GIVEN = {"role": "assistant", "audio": {"id": "audio_1"}}
     [
         ("chat", user(TEXT), {}, Pipeline.TEXT),
         ("s2s", user(TEXT), {}, Pipeline.TEXT),
-        ("nobody", user(TEXT), {}, Pipeline.TEXT),  # which the registry refuses
         ("chat", user(AUDIO), {}, Pipeline.TRANSCRIBED),
         ("chat", GIVEN, {}, Pipeline.TRANSCRIBED),
         ("chat", user(TEXT), ALOUD, Pipeline.CASCADE),
@@ -152,11 +151,13 @@ GIVEN = {"role": "assistant", "audio": {"id": "audio_1"}}
 )
 def test_the_models_are_chosen_by_what_is_asked(model, message, more, chosen):
     body = ChatBody.model_validate(body_of(message, **more) | {"model": model})
-    assert choose_pipeline(MODELS, body) is chosen
+    pipeline, named = choose_pipeline(MODELS, body)
+    assert (pipeline, named.name) == (chosen, model)
 
 
-def test_an_unknown_model_with_audio_is_not_found():
-    body = ChatBody.model_validate(body_of(user(AUDIO)) | {"model": "nobody"})
+@pytest.mark.parametrize("message", [user(TEXT), user(AUDIO)])
+def test_an_unknown_model_is_not_found(message):
+    body = ChatBody.model_validate(body_of(message) | {"model": "nobody"})
     with pytest.raises(ModelNotFound):
         choose_pipeline(MODELS, body)
 

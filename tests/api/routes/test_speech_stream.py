@@ -703,7 +703,7 @@ async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, 
         speech = await open_speech(
             ServedModels(services.engine, services.registry).speech(MODEL), ask
         )
-        whole = [to_s16le(chunk.pcm) async for chunk in speech.chunks() if chunk.pcm is not None]
+        whole = [to_s16le(chunk.pcm) async for chunk in speech.output() if chunk.pcm is not None]
         client.send("session.config", voice=VOICE, seed=7, text_mode=mode.value)
         for start in range(0, len(TEXT), 3):
             client.send("input.text", text=TEXT[start : start + 3])

@@ -110,7 +110,7 @@ class Refusing(FakeEngine):
 async def speech(models):
     async with (
         await open_speech(models.speech("tts"), SpeechInput(TEXT)) as opened,
-        aclosing(opened.chunks()) as chunks,
+        aclosing(opened.output()) as chunks,
     ):
         async for _ in chunks:
             yield

@@ -29,7 +29,7 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.request.request import SamplingParams
 from izwi.request.sequence import Sequence
-from izwi.runner.batch import step
+from izwi.runner.batch import draw
 from izwi_models.qwen3.config import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
@@ -148,8 +148,8 @@ def test_captured_steps_equal_plain_steps_for_every_option(
     monkeypatch.setattr(DecodeGraphs, "_stage", chosen)
     logs: list[Any] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
-        plainly = None if isinstance(ops, TritonOps) else step
-        monkeypatch.setattr("izwi.runner.runner.step", plainly)
+        plainly = None if isinstance(ops, TritonOps) else draw
+        monkeypatch.setattr("izwi.runner.runner.draw", plainly)
         engine = Engine({"text": ToyText(ops)}, TorchBackend(ops), CONFIG)
         entries: dict[str, Any] = {}
         logprobs: dict[str, list[float]] = {}

@@ -140,7 +140,7 @@ class SpokenAnswer(Generation):
 
     async def _speak(self, writer: SpeechWriter) -> None:
         try:
-            async with aclosing(writer.chunks()) as chunks:
+            async with aclosing(writer.output()) as chunks:
                 async for chunk in chunks:
                     if chunk.pcm is None or not len(chunk.pcm):
                         continue

@@ -7,8 +7,9 @@ from enum import Enum
 
 from izwi.errors import InvalidRequest, InvalidValue, MissingParameter, UnsupportedParameter
 from izwi.model.capability import Capability
+from izwi.model.frontend import Frontend
 from izwi_api.schemas.chat import ChatBody, TemplateOptions, TextFormat, check
-from izwi_api.services.models.served import ServedModels
+from izwi_api.services.models.served import ServedModel, ServedModels
 
 
 class Pipeline(Enum):
@@ -66,15 +67,22 @@ _NO_EFFECT: Mapping[Pipeline, Mapping[str, tuple[object, ...]]] = {
 }
 
 
-def choose_pipeline(registry: ServedModels, body: ChatBody) -> Pipeline:
+def choose_pipeline(
+    registry: ServedModels, body: ChatBody
+) -> tuple[Pipeline, ServedModel[Frontend]]:
     """Return which models answer a request, by what it has and what its model can do.
+
+    Returns:
+        The pipeline, and the model that the request names, which is part of it.
 
     Raises:
         ModelNotFound: No such model.
         InvalidRequest: The models do not support a field, or two fields contradict each other.
     """
     check(body)
-    pipeline = _pipeline(registry, body)
+    plain = not (body.has_audio or body.speaks)
+    model = None if plain else registry.model(body.model)  # else its fields are checked first
+    pipeline = Pipeline.TEXT if model is None else _pipeline(model, body)
     if pipeline is Pipeline.SPEECH_TO_SPEECH:
         _check_spoken(body)
     for name, values in _NO_EFFECT[pipeline].items():
@@ -85,13 +93,11 @@ def choose_pipeline(registry: ServedModels, body: ChatBody) -> Pipeline:
         raise refused(f"{name!r} is not supported {pipeline.value}", param=name)
     if pipeline is Pipeline.CASCADE and body.audio is not None and body.audio.voice is None:
         raise MissingParameter("missing required parameter: 'audio.voice'", param="audio")
-    return pipeline
+    return pipeline, model or registry.model(body.model)
 
 
-def _pipeline(registry: ServedModels, body: ChatBody) -> Pipeline:
-    if not (body.has_audio or body.speaks):
-        return Pipeline.TEXT
-    able = registry.model(body.model).frontend.capabilities
+def _pipeline(model: ServedModel[Frontend], body: ChatBody) -> Pipeline:
+    able = model.frontend.capabilities
     if Capability.CONVERSE in able or Capability.CHAT not in able:
         return Pipeline.SPEECH_TO_SPEECH
     return Pipeline.CASCADE if body.speaks else Pipeline.TRANSCRIBED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 from uuid import uuid4
@@ -18,12 +18,13 @@ from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
-from izwi.engine_client.protocol import Abortable, Answer
+from izwi.engine_client.protocol import Answer
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.frontend import AudioEntries, SpeechFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of, frames_of
+from izwi_api.services.generation import ChargedGeneration, Source
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 from izwi_api.usage.metering import Charge
@@ -40,13 +41,13 @@ class AudioSource(Protocol):
 
     sample_rate: int
 
-    def chunks(self) -> AsyncGenerator[Chunk]:
+    def output(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order."""
         ...
 
 
-class Speech(Abortable):
-    """The audio of a text while it is made. Leaving its context aborts it.
+class Speech(ChargedGeneration):
+    """The audio of a text while it is made.
 
     The first pieces are submitted at once. Each time that one has been read to its end, the next
     one is submitted. So a reader that reads nothing costs only the first ones, and a long text
@@ -79,6 +80,7 @@ class Speech(Abortable):
             charge: For the whole text, so that a key without enough quota for it is refused before
                 any audio.
         """
+        super().__init__(charge)
         self.texts, self.sample_rate = texts, model.frontend.sample_rate
         self.audio_entries = model.frontend.audio_entries
         self._pauses = pauses
@@ -88,19 +90,22 @@ class Speech(Abortable):
         self._answers: deque[Answer] = deque()  # submitted and not read to their ends
         self._later = deque(requests)
         self._num_read = 0
-        self._charge = charge
         # background work has no playback to run ahead of
         num_first = PIECES_AHEAD if requests[0].streams else len(requests)
         with charge.unless_refused():
             self._submit(num_first)
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    def sources(self) -> Iterable[Source]:
+        """Return the pieces that run."""
+        return self._answers
+
+    async def output(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order; leaving early aborts all of them.
 
         Raises:
             IzwiError: A piece failed.
         """
-        try:
+        with self.reading():
             for number in itertools.count():
                 if number in self._pauses:
                     yield silence(self._pauses[number], self.sample_rate)
@@ -114,25 +119,24 @@ class Speech(Abortable):
                 self._answers.popleft()
                 self._num_read += 1
                 self._follow()
-        except Overloaded:
-            self._charge.refund(characters=sum(map(len, self.texts[self._num_read :])))
-            raise
-        finally:
-            self.abort()
 
     def abort(self) -> None:
         """Abort all running pieces, and submit no more."""
         self._later.clear()
-        self._charge.settle()
-        for answer in self._answers:
-            answer.abort()
+        super().abort()
+
+    def refund_unread(self) -> None:
+        """Refund the text of the pieces that were not read."""
+        self._charge.refund(characters=sum(map(len, self.texts[self._num_read :])))
 
     def _follow(self) -> None:
-        """Submit the next piece. Raises EngineStopped."""
+        """Submit the next piece. Raises EngineStopped and Overloaded."""
         if not self._later:
             return
         try:
             self._submit(1)
+        except Overloaded:  # all that was not read is refunded
+            raise
         except BaseException:
             self._charge.refund(characters=len(self.texts[-len(self._later)]))
             raise
@@ -140,7 +144,10 @@ class Speech(Abortable):
     def _submit(self, count: int) -> None:
         """Submit this many pieces, or those that are left."""
         requests = list(itertools.islice(self._later, count))
-        self._answers += self._model.submit_all(requests)
+        started = self._model.submit_all(requests)
+        for answer in started if self.is_paused else ():
+            answer.pause()
+        self._answers += started
         for _ in requests:
             self._later.popleft()
 
@@ -157,9 +164,9 @@ class CollectedCodes:
         self._speech, self._audio_entries = speech, audio_entries
         self._codes: list[list[int]] = []
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    async def output(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks; raises as those of the speech do."""
-        async with aclosing(self._speech.chunks()) as chunks:
+        async with aclosing(self._speech.output()) as chunks:
             async for chunk in chunks:
                 self._codes += frames_of(chunk, self._audio_entries).tolist()
                 yield chunk
@@ -210,7 +217,7 @@ async def encoded_audio(
         IzwiError: A piece failed; the file is incomplete.
     """
     tempo = StreamTempo(speech.sample_rate, speed)
-    async with aclosing(speech.chunks()) as chunks:
+    async with aclosing(speech.output()) as chunks:
         async for chunk in chunks:
             if chunk.pcm is None or chunk.pcm.size == 0:
                 continue

@@ -97,7 +97,7 @@ async def _said(model: ServedModel[SpeechFrontend], text: str, prompt: str) -> b
     ask = SpeechInput(text, instruct=prompt)
     async with (
         await open_speech(model, ask, streams=False) as speech,
-        aclosing(speech.chunks()) as chunks,
+        aclosing(speech.output()) as chunks,
     ):
         pieces = [chunk.pcm async for chunk in chunks if chunk.pcm is not None]
     pcm = np.concatenate([np.zeros(0, np.float32), *pieces])

@@ -71,9 +71,9 @@ class TimedSpeech(Abortable):
         """Frames generated so far."""
         return self._speech.num_frames
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    async def output(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of the speech."""
-        async with aclosing(self._speech.chunks()) as chunks:
+        async with aclosing(self._speech.output()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None:
                     self._heard.append(chunk.pcm)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
-from izwi.engine_client.protocol import Abortable, Answer
+from izwi.engine_client.protocol import Answer
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
@@ -22,6 +22,7 @@ from izwi.model.frontend import SpeechFrontend
 from izwi.request.input_stream import TextPart, WritableFrontend
 from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of
+from izwi_api.services.generation import Generation, Source
 from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.services.speech.spoken_text import Pause, PausingText, Pronunciations
 from izwi_api.services.speech.synthesis import PIECES_AHEAD, new_speech_id, piece_seed, silence
@@ -45,10 +46,8 @@ class _Piece:
     num_frames: int = 0
 
 
-class SpeechWriter(Abortable):
+class SpeechWriter(Generation):
     """A text that one task writes while another one reads its audio.
-
-    Leaving its context, or `chunks`, aborts it.
 
     Attributes:
         sample_rate: Sample rate of the audio, in Hz.
@@ -70,7 +69,7 @@ class SpeechWriter(Abortable):
         self._model, self._text, self._id = model, text, speech_id
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
         self._written: Answer | None = None  # to the request that the text goes to
-        self._closed = self._paused = False
+        self._closed = False
         self._is_free = not charged
         self._charge = Charge(is_free=self._is_free)  # for text that is written to a request
         self._error: BaseException | None = None
@@ -118,7 +117,7 @@ class SpeechWriter(Abortable):
             self._closed = True
             self._changed.set()
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    async def output(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks of all pieces in order, until the end of a closed text.
 
         Leaving early aborts all pieces, and `write` then fails.
@@ -153,29 +152,17 @@ class SpeechWriter(Abortable):
         finally:
             self.abort()
 
-    def pause(self) -> None:
-        """Pause all pieces before the engine's next step."""
-        self._paused = True
-        for answer in self._answers():
-            answer.pause()
-
-    def resume(self) -> None:
-        """Continue with the next sample."""
-        self._paused = False
-        for answer in self._answers():
-            answer.resume()
+    def sources(self) -> Iterable[Source]:
+        """Return the pieces that run."""
+        return [piece.answer for piece in self._pieces if piece.answer is not None]
 
     def abort(self) -> None:
         """Abort all running pieces, and wake the tasks that wait here."""
         self._fail(EngineStopped("the speech was aborted"))
 
-    def _answers(self) -> list[Answer]:
-        return [piece.answer for piece in self._pieces if piece.answer is not None]
-
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        for answer in self._answers():
-            answer.abort()
+        super().abort()
         self._changed.set()
         self._room.set()
 
@@ -225,7 +212,7 @@ class SpeechWriter(Abortable):
             with charge.unless_refused():
                 self._written = self._model.submit(request)
             self._pieces.append(_Piece(self._written, charge))
-            if self._paused:
+            if self.is_paused:
                 self._written.pause()
             self.num_prompt_positions += request.prompt.num_positions
             self._changed.set()

@@ -289,7 +289,6 @@ class _Pieces(ChargedGeneration):
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
         self._num_asked = 0
-        self._is_paused = False
 
     async def start(self) -> None:
         """Submit the first pieces; raises as `open_transcription`."""
@@ -319,16 +318,6 @@ class _Pieces(ChargedGeneration):
     def sources(self) -> list[Answer]:
         """Return the engine's answers for the pieces in flight."""
         return [piece.answer for piece in self._begun if piece.answer is not None]
-
-    def pause(self) -> None:
-        """Pause the pieces in flight; those that follow start when they are resumed."""
-        self._is_paused = True
-        super().pause()
-
-    def resume(self) -> None:
-        """Continue with the next token."""
-        self._is_paused = False
-        super().resume()
 
     def refund_unread(self) -> None:
         """Refund the charge for the piece that is being read and those that follow."""
@@ -377,7 +366,7 @@ class _Pieces(ChargedGeneration):
         answers = iter(self._model.submit_all(requests) if requests else ())
         for piece, request in prepared:
             answer = None if request is None else next(answers)
-            if answer is not None and self._is_paused:
+            if answer is not None and self.is_paused:
                 answer.pause()
             self._begun.append(replace(piece, answer=answer))
         self._num_asked += len(prepared)

@@ -29,8 +29,7 @@ from izwi_models.qwen3_codec.decoder import zero_state
 from izwi_models.qwen3_codec.quantizer import prepare
 from izwi_models.qwen3_tts import config as tts_config
 from izwi_models.qwen3_tts import talker
-from izwi_models.qwen3_tts.prepare import SpeechText
-from izwi_models.qwen3_tts.prompt import SPEAKER, Conditioning, assemble
+from izwi_models.qwen3_tts.prompt import SPEAKER, Conditioning, SpeechText, assemble
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.tiny.recipes.asr_text import Template
 from izwi_models.tiny.recipes.codec_folder import load_codec

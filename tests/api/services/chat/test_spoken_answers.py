@@ -69,7 +69,7 @@ async def read(spoken: SpokenAnswer) -> tuple[str, np.ndarray]:
 async def say(engine, registry, seed: int) -> None:
     ask = SpeechInput(TEXT, voice="basil", seed=seed)
     speech = await open_speech(ServedModels(engine, registry).speech(TTS), ask)
-    async for _ in speech.chunks():
+    async for _ in speech.output():
         pass
 
 

@@ -102,7 +102,7 @@ async def engine(registry):
 
 
 async def audio_of(speech) -> np.ndarray:
-    pieces = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+    pieces = [chunk.pcm async for chunk in speech.output() if chunk.pcm is not None]
     return np.concatenate(pieces)
 
 

@@ -79,7 +79,7 @@ async def world(registry: Registry) -> AsyncIterator[World]:
 
 
 async def read(writer: SpeechWriter) -> list[Chunk]:
-    return [chunk async for chunk in writer.chunks()]
+    return [chunk async for chunk in writer.output()]
 
 
 def joined(chunks: list[Chunk]) -> tuple[list[list[int]], np.ndarray]:
@@ -92,7 +92,7 @@ def joined(chunks: list[Chunk]) -> tuple[list[list[int]], np.ndarray]:
 async def test_it_says_what_the_whole_text_says(world: World, model: str, mode: TextMode) -> None:
     ask = SpeechInput(TEXT, "ryan", seed=7, max_new_tokens=16, text_mode=mode)
     at_once = await open_speech(ServedModels(world.engine, world.registry).speech(model), ask)
-    codes, pcm = joined([chunk async for chunk in at_once.chunks()])
+    codes, pcm = joined([chunk async for chunk in at_once.output()])
     writer = await world.open(model, ask)
     reading = asyncio.create_task(read(writer))
     for first in range(0, len(TEXT), 3):
@@ -110,7 +110,7 @@ async def test_it_says_what_the_whole_text_says(world: World, model: str, mode: 
 async def test_audio_is_sent_before_the_text_is_complete(world: World, model: str) -> None:
     writer = await world.open(model)
     await writer.write("One two three")
-    chunks = writer.chunks()
+    chunks = writer.output()
     heard: list[Chunk] = []
     while not any(chunk.pcm is not None for chunk in heard):
         heard.append(await asyncio.wait_for(anext(chunks), 60))
@@ -162,7 +162,7 @@ async def test_an_abort_ends_a_reader_that_waits_for_the_first_piece(world: Worl
 async def test_a_reader_that_leaves_ends_the_writing(world: World) -> None:
     writer = await world.open("whole")
     await writer.write("Hello there, my friend.")
-    chunks = writer.chunks()
+    chunks = writer.output()
     await anext(chunks)
     await chunks.aclose()
     with pytest.raises(EngineStopped):

@@ -77,7 +77,7 @@ async def test_speech_is_transcribed_while_it_arrives(engine, registry):
     speech = await open_speech(
         ServedModels(engine, registry).speech(TTS), SpeechInput(SAID, voice="amber")
     )
-    pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+    pcm = [chunk.pcm async for chunk in speech.output() if chunk.pcm is not None]
     samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, RATE).astype(np.float32)
     async with await open_live_transcription(
         ServedModels(engine, registry).transcription(ASR)
