@@ -9,6 +9,8 @@ from izwi.errors import InvalidRequest
 
 POLICY_NAMES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
+# Drafts of the next entries: none, from the sequence's own n-grams, or those only where they pay.
+SPECULATIONS = ("off", "ngram", "auto")
 ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
 # How a backend keeps the weights of large products: "auto" packed where the checkpoint packs them,
 # "float" always as numbers of the device's dtype.
@@ -62,6 +64,7 @@ class EngineConfig:
         disk_bytes: Disk for what had to leave the host memory; 0 uses none.
         graphs: Whether steps that repeat are captured as graphs, where the device can.
         encoded_bytes: Memory for results of the audio encoders, so that equal audio runs once.
+        speculate: Which rows guess their next entries: a name in `SPECULATIONS`.
     """
 
     max_running: int = 64
@@ -86,6 +89,7 @@ class EngineConfig:
     disk_bytes: int = 0
     encoded_bytes: int = 64 << 20
     graphs: bool = True
+    speculate: str = "off"
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -106,6 +110,7 @@ class EngineConfig:
             )
         require_one_of("policy", self.policy, POLICY_NAMES)
         require_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
+        require_one_of("speculate", self.speculate, SPECULATIONS)
 
     def with_streams(self, num_streams: int) -> EngineConfig:
         """Return the same with another number of running sequences."""

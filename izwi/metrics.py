@@ -61,6 +61,8 @@ FIGURES: dict[str, Figure] = {
     "pages_promoted": _count("Pages that came back from a lower tier."),
     "host_page_hits": _count("Pages that were read from host memory."),
     "disk_page_hits": _count("Pages that were read from disk."),
+    "drafted": _count("Entries that were guessed before they were drawn."),
+    "accepted": _count("Of these, entries that were guessed right, and cost no step."),
     "preempted": _count("Sequences whose pages or place went to others."),
     "pauses": _count("Sequences paused on request."),
     "resumes": _count("Sequences resumed on request."),

@@ -29,6 +29,7 @@ from izwi.scheduler.callers import DeviceShares
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
+from izwi.scheduler.speculation import accepted
 from izwi.scheduler.work import PlannedRow, Work
 
 # How often, in steps, the predicted cost of computing positions again is updated.
@@ -109,6 +110,8 @@ class ModelWorker:
             "steps": counts.steps,
             "rows": counts.rows,
             "positions": counts.positions,
+            "drafted": counts.drafted,
+            "accepted": counts.accepted,
             **self._seconds,
             "preempted": counts.preempted,
             "pauses": counts.paused,
@@ -235,9 +238,17 @@ class ModelWorker:
         for row, drawn in zip(rows, every, strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
+            elif row.draft:
+                results.drawn.append((row.sequence, *self._verified(row, drawn)))
             else:
                 results.drawn.append((row.sequence, drawn, row.stop))
         return results
+
+    def _verified(self, row: PlannedRow, drawn: Drawn) -> tuple[Drawn, int]:
+        """Return the entries that were drawn after right guesses only, and computed positions."""
+        count = accepted(row.draft, drawn.entries)
+        stop = self.scheduler.verified(row, count)
+        return Drawn(drawn.entries[: count + 1], drawn.logprobs[: count + 1]), stop
 
     def _count_rows(self, rows: Seq[PlannedRow], waited_s: float) -> None:
         counts = self.scheduler.counts
@@ -489,7 +500,9 @@ class Launched:
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self.num_compiled = num_compiled
         sequences = [row.sequence for row in rows]
-        self.reads_log = any(one.drawing.reads_log or one.output_positions for one in sequences)
+        self.reads_log = any(row.draft for row in rows) or any(
+            one.drawing.reads_log or one.output_positions for one in sequences
+        )
         self._epochs = [row.sequence.pending.epoch for row in rows]
         self._several: dict[int, int] = {}  # entries of rows that draw several, by arrival
         self._vocoded: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
@@ -497,7 +510,7 @@ class Launched:
     @property
     def size(self) -> StepWork:
         """Work that ends with the step; later audio is computed during the next one."""
-        lengths = [stop - start for _, start, stop in self.rows]
+        lengths = [row.stop - row.start for row in self.rows]
         return StepWork.from_rows(lengths, len(self.work.encode), ())
 
     @property
@@ -517,13 +530,15 @@ class Launched:
             limit: Returns the number of entries at which a sequence ends.
             following: The model's function for the next track.
         """
-        for sequence, _, stop in self.rows:
+        for sequence, _, stop, draft in self.rows:
             sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries
             if sequence.output_positions:
                 count = len(sequence.drawn_before(stop))
                 self._several[sequence.arrival] = count
+            elif draft:
+                count = self._several[sequence.arrival] = 1 + len(draft)
             else:
                 count = stop == sequence.num_prompt + entries
             for drawn in range(entries + 1, entries + count + 1):

@@ -170,6 +170,18 @@ class TakesStreamedText(Protocol):
 
 
 @runtime_checkable
+class RepeatsPrompts(Protocol):
+    """A model with one track, whose entries are ids of which its prompts are made, too.
+
+    Its answers may repeat what they were asked about, so their entries can be guessed.
+    """
+
+    def prompt_ids(self, request: Request) -> Seq[int]:
+        """Return ids of the prompt's positions; negative where a position is no id."""
+        ...
+
+
+@runtime_checkable
 class SpellsTokens(Protocol):
     """A model with text tokens, whose answers can follow a grammar."""
 

@@ -150,6 +150,8 @@ class Drawing:
         memo: What samplers derived from the log; see `izwi.sampling.draws.SamplerState`.
         grammar: An `izwi.sampling.grammars.GrammarState`, or None without a grammar.
         limit: Number of entries at which it ends, once that is known.
+        drafting: An `izwi.scheduler.drafts.Drafting`; None before the first draft, False if its
+            model's entries are not drafted.
     """
 
     reads_log: bool
@@ -157,6 +159,7 @@ class Drawing:
     memo: dict[Any, Any] = field(default_factory=dict)
     grammar: Any = None
     limit: int | None = None
+    drafting: Any = None
 
     @classmethod
     def from_request(cls, request: Request) -> Drawing:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from izwi.model.protocol import Model, Pick
 from izwi.model.step_batch import Row, Span, StepBatch, places_drawn
 from izwi.ops.protocol import Array, Ops
+from izwi.request.request import Entries
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import ONE_TRACK
 from izwi.scheduler.work import PlannedRow
@@ -36,8 +37,14 @@ def span_of(sequence: Sequence, start: int, stop: int) -> Span:
     )
 
 
-def row_of(sequence: Sequence, start: int, stop: int) -> Row:
+def row_of(sequence: Sequence, start: int, stop: int, draft: Entries = ()) -> Row:
     """Return a sequence's row for positions [start, stop).
+
+    Args:
+        sequence: The sequence.
+        start: First position.
+        stop: One past the last.
+        draft: Guesses of the entries at the last positions; its log has all before them.
 
     Raises:
         InvalidRequest: Its grammar cannot be compiled, or exceeds a limit.
@@ -48,6 +55,9 @@ def row_of(sequence: Sequence, start: int, stop: int) -> Row:
     drawn: tuple[int, ...] = ()
     if sequence.output_positions:
         drawn = sequence.drawn_before(stop)
+    elif draft:
+        drawn = tuple(range(stop - len(draft) - 1, stop))
+        emitted, num_known = [*emitted, *draft], num_known + len(draft)
     elif stop == num_prompt + num_entries:
         drawn = (stop - 1,)
     # asked of a log with several tracks only, since this runs for every row of every step

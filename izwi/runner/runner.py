@@ -19,7 +19,7 @@ from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec
-from izwi.model.protocol import ChoosesTracks, Model, TakesStreamedText
+from izwi.model.protocol import ChoosesTracks, Model, RepeatsPrompts, TakesStreamedText
 from izwi.model.step_batch import StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
@@ -85,6 +85,7 @@ class Runner:
         self._codec = self._frames.codec
         self._takes_text = model if isinstance(model, TakesStreamedText) else None
         self._chooses_tracks = model if isinstance(model, ChoosesTracks) else None
+        self._repeats_prompts = model if isinstance(model, RepeatsPrompts) else None
         if len(model.tracks) > 1 and self._chooses_tracks is None:
             raise ValueError("a model with several tracks must implement ChoosesTracks")
         self._sampling = backend.sampling(model.tracks)
@@ -183,6 +184,15 @@ class Runner:
         if self._takes_text is None or not sequence.request.open_input:
             return sequence.request.max_entries
         return self._takes_text.max_entries(span_of(sequence, 0, sequence.num_positions))
+
+    def prompt_ids(self, request: Request) -> Seq[int] | None:
+        """Return ids of the prompt's positions; None if entries must not be drafted.
+
+        Trailers of pages are states, which entries that were guessed wrong would leave behind.
+        """
+        if self._repeats_prompts is None or self.keeps_trailers:
+            return None
+        return self._repeats_prompts.prompt_ids(request)
 
     @counted
     @_in_backend

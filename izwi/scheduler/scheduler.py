@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -20,7 +21,7 @@ from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import DeadlineExceeded, InvalidRequest, IzwiError, Overloaded
 from izwi.fairness.queue import FairClock, may_queue
-from izwi.request.request import Reason
+from izwi.request.request import Reason, Request
 from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.request.timing import TimedEvent
 from izwi.scheduler.callers import DeviceShares, ModelShares, take_turns
@@ -37,6 +38,7 @@ from izwi.scheduler.playback import (
     short_chunk_frames,
 )
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
+from izwi.scheduler.speculation import Speculation
 from izwi.scheduler.work import PlannedRow, Work
 
 # Waiting sequences that are considered even without room: a policy may make room.
@@ -70,6 +72,10 @@ class ModelProperties(Protocol):
         """Return how many positions have known inputs, for a sequence with open input."""
         ...
 
+    def prompt_ids(self, request: Request) -> Seq[int] | None:
+        """Return ids of the prompt's positions; None if entries must not be drafted."""
+        ...
+
 
 @dataclass(slots=True)
 class SchedulerCounts:
@@ -78,6 +84,8 @@ class SchedulerCounts:
     steps: int = 0
     rows: int = 0
     positions: int = 0
+    drafted: int = 0
+    accepted: int = 0
     preempted: int = 0
     paused: int = 0
     resumed: int = 0
@@ -103,6 +111,7 @@ class Scheduler:
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
         self._content = ContentKeys(facts, config.page_size)
+        self._speculation = Speculation(config.speculate, facts)
         self._speaks = facts.frame_s is not None
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self.policy = POLICIES[config.policy]
@@ -277,7 +286,7 @@ class Scheduler:
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
         self._shares.settle(plan, budgets.cost)
-        work = self._apply(plan, now_s)
+        work = self._apply(plan, budgets, now_s)
         self.memory.flush()
         return work
 
@@ -295,6 +304,25 @@ class Scheduler:
             self.memory.publish(kv.keys, kv.pages[:prompt_pages])
             kv.num_published = prompt_pages
             self._in_flight.reached(sequence, prompt_pages)
+
+    def verified(self, row: PlannedRow, num_accepted: int) -> int:
+        """Record how many guesses of a row were right, and free the pages of those that were not.
+
+        Returns:
+            One past the last position whose keys and values are those of its log.
+        """
+        sequence, num_drafted = row.sequence, len(row.draft)
+        kv, num_computed = sequence.kv, row.stop - num_drafted + num_accepted
+        kv.num_computed = num_computed
+        used = pages_for(num_computed, self._page_size)
+        if surplus := kv.pages[used:]:
+            kv.pages = kv.pages[:used]  # a new list: a batch may still refer to the other one
+            self.memory.release(surplus)
+        self.counts.drafted += num_drafted
+        self.counts.accepted += num_accepted
+        num_entries = len(sequence.emitted) + num_accepted + 1
+        sequence.drawing.drafting.record(num_drafted, num_accepted, num_entries)
+        return num_computed
 
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Record that a sequence emits no more: free its pages, keep its codec row."""
@@ -411,7 +439,7 @@ class Scheduler:
         return views
 
     # -- executing the plan ------------------------------------------------------------------
-    def _apply(self, plan: Plan, now_s: float) -> Work:
+    def _apply(self, plan: Plan, budgets: Budgets, now_s: float) -> Work:
         for key in plan.preempt:
             sequence = self._running[key]
             self._take_out(sequence)
@@ -442,6 +470,7 @@ class Scheduler:
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
             rows.append(PlannedRow(sequence, computed, stop))
+        rows = self._speculation.extend(rows, budgets, self.memory)
         vocode: list[tuple[Sequence, int]] = []
         for key, frames in plan.vocode:
             running[key].status.last_step = step

@@ -7,15 +7,24 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from izwi.request.request import Entries
 from izwi.request.sequence import Sequence
 
 
 class PlannedRow(NamedTuple):
-    """One sequence's share of a step: positions [start, stop) of prompt and log."""
+    """One sequence's share of a step: positions [start, stop) of prompt and log.
+
+    Attributes:
+        sequence: The sequence.
+        start: First position.
+        stop: One past the last.
+        draft: Guesses of the entries at the last positions, which its log does not have yet.
+    """
 
     sequence: Sequence
     start: int
     stop: int
+    draft: Entries = ()
 
     @property
     def emits(self) -> bool:
@@ -23,7 +32,7 @@ class PlannedRow(NamedTuple):
         sequence = self.sequence
         if sequence.output_positions:
             return sequence.next_drawn < self.stop
-        return self.stop == sequence.num_prompt + sequence.num_entries
+        return self.stop == sequence.num_prompt + sequence.num_entries + len(self.draft)
 
 
 class Work(Struct, frozen=True):

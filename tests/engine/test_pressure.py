@@ -109,6 +109,7 @@ CIRCUMSTANCES = {
     "policy": st.sampled_from(["fcfs", "priority", "deadline"]),
     "host_bytes": st.sampled_from([0, 20_000, 1 << 20]),
     "ahead": st.booleans(),
+    "speculate": st.sampled_from(["off", "ngram"]),
     "far_s": st.sampled_from([0.0, 0.02, 5.0]),
 }
 

@@ -242,6 +242,11 @@ class ToyText(ToyModel):
     name = "text"
     num_inputs = 2
 
+    def prompt_ids(self, request: Request) -> list[int]:
+        prompt = request.prompt
+        assert isinstance(prompt, ToyPrompt)
+        return [*prompt.ids, *[-1] * len(prompt.audio)]
+
 
 def toy_request(
     name: str, length: int, seed: int, frames: int, audio: int = 0, model: str = "toy", **more: Any

@@ -48,6 +48,7 @@ class Log:
         self.entries: list[list[int]] = []
         self.pcm: list[float] = []
         self.chunks: list[int] = []
+        self.logprobs: list[float] = []
         self.reason: Reason | None = None
         self.error: BaseException | None = None
 
@@ -57,6 +58,8 @@ class Log:
         if chunk.pcm is not None:
             self.pcm += chunk.pcm.tolist()
             self.chunks.append(len(chunk.pcm) // SPEECH.frame_samples)
+        if chunk.logprobs is not None:
+            self.logprobs += chunk.logprobs.tolist()
         self.reason, self.error = chunk.reason, chunk.error
 
 

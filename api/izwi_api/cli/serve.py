@@ -41,6 +41,13 @@ from izwi_api.settings import (
 from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
+SpeculateOption = Annotated[
+    str,
+    typer.Option(
+        help="Guess the next tokens of texts from their own words: off, auto (where it pays) or"
+        " ngram (always). Answers are the same."
+    ),
+]
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
 MaxQueueOption = Annotated[
     float, typer.Option(min=0.001, help="Seconds in which a request must have started.")
@@ -235,6 +242,7 @@ def serve(
     record: RecordOption = None,
     warm: WarmOption = None,
     policy: PolicyOption = "deadline",
+    speculate: SpeculateOption = "off",
     max_queue_s: MaxQueueOption = 60.0,
     max_prefill_s: MaxPrefillOption = 0.0,
     max_decode_s: MaxDecodeOption = 0.0,
@@ -282,6 +290,7 @@ def serve(
         hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
+            speculate=speculate,
             max_wait_s=max_queue_s,
             max_prefill_s=max_prefill_s,
             max_decode_s=max_decode_s,

@@ -8,9 +8,9 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from izwi.arrays import Int64
-from izwi.model.step_batch import Row, Span
+from izwi.model.step_batch import Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request.request import EncodeInput
+from izwi.request.request import EncodeInput, Request
 from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import (
@@ -182,7 +182,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
     windows: list[Array] = []
     offset, behind = 0, len(ids)
     for row in rows:
-        prompt = prompt_of(row)
+        prompt = prompt_of(row.request)
         low = max(row.start, prompt.audio_start)
         high = min(row.stop, prompt.audio_start + prompt.num_audio)
         if low < high:
@@ -202,13 +202,13 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
 
 def has_audio(row: Row) -> bool:
     """Return whether some of the row's positions are audio."""
-    prompt = prompt_of(row)
+    prompt = prompt_of(row.request)
     return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start
 
 
-def prompt_of(span: Span) -> AsrPrompt:
-    """Return the prompt of a span's request."""
-    prompt = span.request.prompt
+def prompt_of(request: Request) -> AsrPrompt:
+    """Return the prompt of a request of this family."""
+    prompt = request.prompt
     assert isinstance(prompt, AsrPrompt)
     return prompt
 
@@ -217,7 +217,7 @@ def token_ids(rows: Seq[Row]) -> Int64:
     """Return token ids of the rows' positions, concatenated: prompts, then emitted tokens."""
     parts: list[Int64] = []
     for row in rows:
-        known = prompt_of(row).token_ids
+        known = prompt_of(row.request).token_ids
         if row.start < len(known):
             parts.append(known[row.start : row.stop])
         if row.stop > len(known):

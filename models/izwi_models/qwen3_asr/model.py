@@ -13,7 +13,7 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
-from izwi.request.request import EncodeInput
+from izwi.request.request import EncodeInput, Request
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head, token_sizes
 from izwi_models.qwen3_asr.config import (
@@ -39,7 +39,7 @@ from izwi_models.qwen3_asr.prompt import CLIP, WINDOW
 
 
 class Qwen3ASR(TokenModel):
-    """One checkpoint on one device. Implements `CapturableModel` and `Encodes`."""
+    """One checkpoint on one device. Implements `CapturableModel`, `Encodes`, `RepeatsPrompts`."""
 
     def __init__(self, ops: Ops, weights: Weights, config: AsrConfig):
         head = token_head(ops, weights, config.text, EMBEDDING, HEAD)
@@ -61,8 +61,16 @@ class Qwen3ASR(TokenModel):
 
     def content_keys(self, span: Span) -> list[int]:
         """Return content keys of positions: token ids, or digests of audio."""
-        keys: list[int] = prompt_of(span).content_keys[span.start : span.stop].tolist()
+        keys: list[int] = prompt_of(span.request).content_keys[span.start : span.stop].tolist()
         return keys + [entry[0] for entry in span.logged()]
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Return the token ids of the prompt; -1 at positions of audio."""
+        prompt = prompt_of(request)
+        ids = prompt.token_ids.copy()
+        ids[prompt.audio_start : prompt.audio_start + prompt.num_audio] = -1
+        listed: list[int] = ids.tolist()
+        return listed
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""

@@ -13,7 +13,7 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
-from izwi.request.request import EncodeInput
+from izwi.request.request import EncodeInput, Request
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import (
@@ -37,7 +37,10 @@ from izwi_models.qwen3_chat.prompt import prompt_of
 
 
 class Qwen3Chat(TokenModel):
-    """One checkpoint on one device. Implements `CapturableModel` and `SpellsTokens`."""
+    """One checkpoint on one device.
+
+    Implements `CapturableModel`, `RepeatsPrompts` and `SpellsTokens`.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,11 @@ class Qwen3Chat(TokenModel):
     def content_keys(self, span: Span) -> list[int]:
         """Return content keys of positions: the token ids."""
         return _ids_of(span)
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Return the token ids of the prompt."""
+        ids: list[int] = prompt_of(request).token_ids.tolist()
+        return ids
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
         """Return the bytes of each id, and the ids of added tokens, which grammars name by id."""
