@@ -88,6 +88,15 @@ def step(model: Model, ops: Ops, batch: StepBatch, context: AttentionContext, pi
         (entries, codebooks) int64, in row order.
     """
     hidden = model.run(model.embed(batch.rows), context)
+    return draw_entries(model, ops, batch, hidden, pick)
+
+
+def draw_entries(model: Model, ops: Ops, batch: StepBatch, hidden: Array, pick: Pick) -> Array:
+    """Draw the entries of a batch, which are all on the first track, from its states.
+
+    Returns:
+        (entries, codebooks) int64, in row order.
+    """
     if sum(batch.counts) < hidden.shape[0]:  # otherwise all positions give an entry
         hidden = ops.take(hidden, ops.array(places_drawn(batch.rows)))
     return model.draw(hidden, pick)
