@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ from msgspec.structs import replace
 
 from izwi.checkpoints.registry import family_of
 from izwi.request.request import Request
+from izwi.runner.ranks import RankFailed
 from tests.models.kinds import KINDS, request_of
-from tests.serve.split_engine import Output, outputs, split, whole
+from tests.serve.split_engine import Output, SplitEngine, outputs, split, whole
 
 
 def requests_to(folders: Mapping[str, Path], entries: int) -> list[Request]:
@@ -49,6 +52,17 @@ def check(folders: Mapping[str, Path], where: Path, count: int, entries: int) ->
         assert all(mine.page_bytes == share * all_of.page_bytes for mine, all_of in pairs)
         mine, all_of = (sum(map(num_bytes, runners)) for runners in zip(*pairs, strict=True))
         assert mine < (0.1 + 1 / count) * all_of
+        check_death(made, requests[-1])
+
+
+def check_death(made: SplitEngine, request: Request) -> None:
+    """Kill a rank: the engine notices at once, and does not hang in its next step."""
+    made.engine.submit(replace(request, request_id="another"))
+    made.engine.step()
+    os.kill(made.ranks.processes.pids[0], signal.SIGKILL)
+    made.dead.get(timeout=60)
+    with pytest.raises(RankFailed):
+        made.engine.step()
 
 
 def num_bytes(runner: Any) -> int:

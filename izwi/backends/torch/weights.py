@@ -44,9 +44,10 @@ def load_weights(
                 weights[name] = grouped_weight(tensor, device)
                 continue
             wide = torch.from_numpy(tensor.wide())
-            tensor = wide[parts[name].index].contiguous() if name in parts else wide
+            tensor = wide[parts[name].index] if name in parts else wide
         elif isinstance(tensor, np.ndarray):
             tensor = torch.from_numpy(tensor)
+        tensor = tensor.contiguous()  # a part may lie in rows of the file
         keep = not tensor.is_floating_point()
         weights[name] = tensor.to(device=device, dtype=tensor.dtype if keep else dtype)
     return weights
