@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -220,7 +221,7 @@ def follow_rank() -> None:
     spec = msgspec_json.decode(link.receive()[0], type=Spec)
     engine, backend = engine_of(spec, None)
     sums_by_rows(spec, backend)
-    follow(engine, link, FAMILY.prompts)
+    follow(engine.runners, link, FAMILY.prompts)
 
 
 def in_process(spec: Spec) -> list[dict[str, Any]]:
@@ -258,8 +259,8 @@ def main() -> None:
     if options.follow:
         follow_rank()
     if options.measure:
-        print(json.dumps(measure(msgspec_json.decode(options.measure, type=Spec))))
-        return
+        print(json.dumps(measure(msgspec_json.decode(options.measure, type=Spec))), flush=True)
+        os._exit(0)  # at once: the device's library would wait for the other ranks
     devices = tuple(options.devices.split(","))
     sizes = [n for n in (1, 2, 4, 8) if n <= len(devices)]
     counts = list(map(int, options.counts.split(","))) if options.counts else sizes

@@ -28,7 +28,6 @@ from izwi.runner.rank_orders import (
 )
 
 if TYPE_CHECKING:
-    from izwi.engine.engine import Engine
     from izwi.runner.runner import Runner
 
 
@@ -119,19 +118,18 @@ class RankedPages:
         self._kv.write_pages(pages, parts[0])
 
 
-def follow(engine: Engine, link: FollowerLink, prompts: Sequence[type[Any]]) -> NoReturn:
+def follow(runners: Sequence[Runner], link: FollowerLink, prompts: Sequence[type[Any]]) -> NoReturn:
     """Do what rank 0 tells, until it is gone.
 
     Args:
-        engine: This rank's, with the same models in the same order; it is not stepped.
+        runners: Those of the same models in the same order.
         link: From rank 0.
         prompts: See `izwi.model.protocol.Family.prompts`.
     """
-    runners = engine.runners
     backend: Backend = runners[0].backend
     orders = OrderDecoder(prompts, backend.ops.array)
     in_flight: deque[Callable[[], object]] = deque()
-    with engine.own_stream(), backend.running():
+    with backend.own_stream(), backend.running():
         while True:
             _execute(orders, link, runners, in_flight)
 

@@ -366,6 +366,8 @@ def main(load: LoadModels = load_models) -> None:
         run(control, spec, load)
         # the supervisor has exited; if it was killed, remove its folder here
         shutil.rmtree(spec.folder, ignore_errors=True)
+        if spec.rank_devices:  # at once: the device's library would wait for the other ranks
+            os._exit(0)
 
 
 if __name__ == "__main__":

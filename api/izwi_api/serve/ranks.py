@@ -97,7 +97,7 @@ def run(spec: RankSpec, link: FollowerLink) -> None:
     prompts: Sequence[type] = list(
         dict.fromkeys(chain.from_iterable(family_of(f).prompts for f in spec.models.values()))
     )
-    follow(engine, link, prompts)
+    follow(engine.runners, link, prompts)
 
 
 def main() -> None:

@@ -74,7 +74,10 @@ class TorchRanks:
         return x
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the others, so that this process can meet others.
+
+        On CUDA it may wait for ever for graphs that sum: end the process instead.
+        """
         dist.destroy_process_group()
 
 
@@ -86,3 +89,5 @@ def _set_up_network() -> None:
     """Stay on this machine, and off the multicast of NVLink, unless the environment says so."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    # buffers in expandable segments, which this backend uses, cannot be registered by a capture
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
