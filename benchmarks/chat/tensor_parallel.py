@@ -224,16 +224,17 @@ def follow_rank() -> None:
     follow(engine.runners, link, FAMILY.prompts)
 
 
-def in_process(spec: Spec) -> list[dict[str, Any]]:
+def in_process(spec: Spec, limit_s: float) -> list[dict[str, Any]]:
     """Measure in a process of its own, which leaves no memory behind."""
-    done = subprocess.run(
-        [*_PROGRAM, "--measure", msgspec_json.encode(spec).decode()],
-        stdout=subprocess.PIPE,
-        check=False,
-    )
+    command = [*_PROGRAM, "--measure", msgspec_json.encode(spec).decode()]
+    failed = {"shape": spec.shape, "devices": len(spec.devices)}
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return [failed | {"failed": f"more than {limit_s} s"}]
     lines = done.stdout.decode().splitlines()
     if done.returncode or not lines:
-        return [{"shape": spec.shape, "devices": len(spec.devices), "failed": done.returncode}]
+        return [failed | {"failed": f"status {done.returncode}"}]
     rows: list[dict[str, Any]] = json.loads(lines[-1])
     return rows
 
@@ -250,6 +251,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--limit-s", type=float, default=400.0, help="of one shape and count")
     parser.add_argument("--memory", type=float, help="bandwidth of a device's memory, bytes/s")
     parser.add_argument("--link", type=float, help="bandwidth between devices, bytes/s each way")
     parser.add_argument("--name", default="tensor_parallel", help="of the result")
@@ -277,7 +279,7 @@ def main() -> None:
                     options.tokens,
                     str(Path(folder) / "ranks"),
                 )
-                rows += in_process(spec)
+                rows += in_process(spec, options.limit_s)
             for row in rows:
                 if options.memory and "bytes_per_s" in row:
                     row["of_memory"] = round(row["bytes_per_s"] / options.memory, 3)

@@ -5,16 +5,20 @@ Rank 0 starts them and tells them what to run. If either side dies, the other re
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Frame = bytes | memoryview
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _END_S = 5.0  # that a rank may take to end
 
 
@@ -71,6 +75,7 @@ class FollowerLink:
 
     def __init__(self) -> None:
         """Use this process's standard input."""
+        _end_with_parent()
         self._link = Link.of_this_process()
         self._orders: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="izwi-rank-0", daemon=True).start()
@@ -89,6 +94,15 @@ class FollowerLink:
     def send(self, frames: Sequence[Frame]) -> None:
         """Reply."""
         self._link.send(frames)
+
+
+def _end_with_parent() -> None:
+    """Let the system kill this process with rank 0, also when it has stopped or holds Python's lock.
+
+    On Linux alone; elsewhere only the end of the connection ends it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class FollowerProcesses:

@@ -30,7 +30,9 @@ pytestmark = [
 ]
 DEVICES = os.environ.get("SPLIT_DEVICES", "cuda:0,cuda:1").split(",")
 TEXT_KINDS = ("chat", "chat, untied", "asr")  # report log probabilities
-NEAR = 0.15  # log probabilities in bfloat16, whose logits of some 10 are steps of 0.06 apart
+# Of log probabilities in bfloat16, whose logits of some 10 are steps of 0.06 apart; on a CPU those of
+# two processes and of one differ by up to 0.13.
+NEAR = 0.3
 
 
 def requests_to(folders: Mapping[str, Path]) -> list[Request]:

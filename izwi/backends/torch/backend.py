@@ -172,7 +172,8 @@ class TorchBackend:
             total = min(total, self._limit_bytes)
             free = min(free, total - reserved)
         idle = reserved - torch.cuda.memory_allocated(device)
-        return DeviceMemory(*least(ranks, [total, max(0, free), idle]))
+        total, free, idle = least(ranks, [total, max(0, free), idle])
+        return DeviceMemory(total, free, idle)
 
     def limit_memory(self, num_bytes: int) -> None:
         """Use at most this much of a CUDA device's memory, weights included."""
@@ -337,7 +338,8 @@ def least(ranks: Ranks, values: list[int]) -> list[int]:
         return values
     mine = torch.tensor([values])
     device = getattr(ranks, "device", mine.device)
-    return ranks.all_gather(mine.to(device)).view(ranks.count, -1).amin(0).tolist()
+    of_all: Tensor = ranks.all_gather(mine.to(device)).view(ranks.count, -1)
+    return list(map(int, of_all.amin(0).tolist()))
 
 
 class SideStream:
