@@ -97,7 +97,7 @@ class FollowerLink:
 
 
 def _end_with_parent() -> None:
-    """Let the system kill this process with rank 0, also when it has stopped or holds Python's lock.
+    """Let the system kill this process with rank 0, also when no thread of it runs.
 
     On Linux alone; elsewhere only the end of the connection ends it.
     """

@@ -13,7 +13,7 @@ from msgspec import Struct
 from izwi.model.frontend import Frontend
 from izwi.model.protocol import Model, ModelBackend
 from izwi.model.sizes import ModelSizes
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 
 
 class ModelModule(Protocol):
@@ -23,7 +23,7 @@ class ModelModule(Protocol):
         """Read configuration and weights."""
         ...
 
-    def read_sizes(self, folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+    def read_sizes(self, folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
         """Return what a rank's part of the model will take of a device, from its configuration.
 
         Raises:
@@ -83,7 +83,7 @@ class Family:
         """
         return self._module().load_model(folder, backend)
 
-    def read_sizes(self, folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+    def read_sizes(self, folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
         """Read what a rank's part of a model will take of a device; see `ModelModule`."""
         return self._module().read_sizes(folder, ranks)
 

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Ranks(Protocol):
-    """The ranks of one engine, as one of them sees them.
-
-    All ranks call the same methods in the same order, with arrays of the same shapes.
-    """
+class RankNumber(Protocol):
+    """A rank's number, and that of all."""
 
     @property
     def index(self) -> int:
@@ -21,6 +18,13 @@ class Ranks(Protocol):
     def count(self) -> int:
         """Number of ranks."""
         ...
+
+
+class Ranks(RankNumber, Protocol):
+    """The ranks of one engine, as one of them sees them.
+
+    All ranks call the same methods in the same order, with arrays of the same shapes.
+    """
 
     def all_reduce(self, x: Any) -> Any:
         """Return the sum of all ranks' arrays, the same bits on each; it may overwrite `x`."""
@@ -81,7 +85,7 @@ class Part:
     stop: int
 
     @staticmethod
-    def at(ranks: Ranks, axis: int, size: int) -> Part:
+    def at(ranks: RankNumber, axis: int, size: int) -> Part:
         """Return a rank's equal part of an axis. Raises ValueError if there is none."""
         if size % ranks.count:
             raise ValueError(f"{size} cannot be divided by {ranks.count}")

@@ -30,8 +30,8 @@ pytestmark = [
 ]
 DEVICES = os.environ.get("SPLIT_DEVICES", "cuda:0,cuda:1").split(",")
 TEXT_KINDS = ("chat", "chat, untied", "asr")  # report log probabilities
-# Of log probabilities in bfloat16, whose logits of some 10 are steps of 0.06 apart; on a CPU those of
-# two processes and of one differ by up to 0.13.
+# Of log probabilities in bfloat16, whose logits of some 10 are steps of 0.06 apart. On a CPU, those
+# of two processes and of one differ by up to 0.13.
 NEAR = 0.3
 
 

@@ -42,12 +42,15 @@ class OtherRanks:
             died: Called, on another thread, when one of them ends.
 
         Raises:
-            InvalidRequest: There are not enough devices.
+            InvalidRequest: There are not enough devices, or they cannot share a model.
+            CheckpointError: A checkpoint cannot be read.
         """
         devices = _devices_of(spec)
         store = f"{spec.address.removeprefix('ipc://')}.ranks"
         places = [RankPlace(index, len(devices), store) for index in range(len(devices))]
         self.place, self.device = places[0], devices[0]
+        for folder in spec.models.values():  # before any process is started for nothing
+            family_of(folder).read_sizes(folder, self.place)
         self._died = died
         rest = zip(places[1:], devices[1:], strict=True)
         firsts = [

@@ -23,7 +23,7 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput, Request
 from izwi.request.track_log import Entry, TrackProgress
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
@@ -204,7 +204,7 @@ def load_model(folder: Path, backend: ModelBackend) -> LFM2Audio:
     return LFM2Audio(ops, weights, config, parts, folder)
 
 
-def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; see `ModelModule`."""
     _require_alone(ranks)
     config, encoder = _read_configs(folder)
@@ -222,7 +222,7 @@ def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
     )
 
 
-def _require_alone(ranks: Ranks) -> None:
+def _require_alone(ranks: RankNumber) -> None:
     if ranks.count > 1:
         message = "LFM2-Audio runs on one device: it cannot be split by --tensor-parallel"
         raise InvalidRequest(message, param="tensor_parallel")

@@ -12,7 +12,7 @@ from typing import TypeVar
 from izwi.errors import InvalidRequest
 from izwi.model.layers import PagedAttention
 from izwi.ops.attention_spec import AttentionSpec
-from izwi.ops.ranks import Part, Ranks
+from izwi.ops.ranks import Part, RankNumber
 
 # The norms of a layer, before its attention and before its MLP.
 NORM, MLP_NORM = "input_layernorm.weight", "post_attention_layernorm.weight"
@@ -104,7 +104,7 @@ def layer_matrices(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> frozen
     )
 
 
-def share_of(config: C, ranks: Ranks) -> C:
+def share_of(config: C, ranks: RankNumber) -> C:
     """Return the sizes of one rank's part of each layer: its heads, its part of the MLP.
 
     A rank has all key and value heads of its query heads. If there are more ranks than key and
@@ -135,22 +135,24 @@ def share_of(config: C, ranks: Ranks) -> C:
     )
 
 
-def parts_of(config: DecoderConfig, ranks: Ranks, prefix: str) -> dict[str, Part]:
+def parts_of(config: DecoderConfig, ranks: RankNumber, prefix: str) -> dict[str, Part]:
     """Return the part of each of the stack's tensors that a rank has; it has all of the others.
 
     Args:
-        config: Sizes of the whole stack, which `share_of` accepts.
-        ranks: The ranks, as that rank sees them.
+        config: Sizes of the whole stack.
+        ranks: The rank.
         prefix: As of `tensor_shapes`.
+
+    Raises:
+        InvalidRequest: As `share_of`.
     """
     if ranks.count == 1:
         return {}
-    head = config.head_dim
+    share, head = share_of(config, ranks), config.head_dim
     queries = Part.at(ranks, 0, config.num_attention_heads * head)
     inner = Part.at(ranks, 0, config.intermediate_size)
-    kv_heads = share_of(config, ranks).num_key_value_heads
     first = ranks.index * config.num_key_value_heads // ranks.count
-    kv = Part(0, first * head, (first + kv_heads) * head)
+    kv = Part(0, first * head, (first + share.num_key_value_heads) * head)
     layer = {
         "self_attn.q_proj.weight": queries,
         "self_attn.k_proj.weight": kv,

@@ -14,7 +14,7 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.ops.ranks import Part, Ranks
+from izwi.ops.ranks import Part, RankNumber
 from izwi_models.qwen3.config import TextConfig, parts_of
 from izwi_models.qwen3.decoder import decode
 
@@ -115,7 +115,7 @@ def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, hea
     return ops.quantize(weights[embedding] if part is None else weights[embedding][part.index])
 
 
-def head_part(text: TextConfig, ranks: Ranks) -> Part | None:
+def head_part(text: TextConfig, ranks: RankNumber) -> Part | None:
     """Return the part of the output head that a rank has; None for all of it.
 
     The embedding is whole on every rank: looking up takes no time, and needs no other rank then.
@@ -125,12 +125,12 @@ def head_part(text: TextConfig, ranks: Ranks) -> Part | None:
     return Part.at(ranks, 0, text.vocab_size)
 
 
-def text_parts(text: TextConfig, ranks: Ranks, prefix: str, head: str) -> dict[str, Part]:
+def text_parts(text: TextConfig, ranks: RankNumber, prefix: str, head: str) -> dict[str, Part]:
     """Return the part of each tensor of decoder and head that a rank has; all of the others.
 
     Args:
         text: Sizes of the whole decoder.
-        ranks: The ranks, as that rank sees them.
+        ranks: The rank.
         prefix: Prefix of the names of its tensors.
         head: Name of the head; if it is tied, the checkpoint's copy of it is not used.
     """

@@ -19,7 +19,7 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.config import parts_of, share_of
 from izwi_models.qwen3.decoder import pack
@@ -84,7 +84,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
     return Qwen3Aligner(backend.ops, weights, config)
 
 
-def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     shapes = tensor_shapes(config)
@@ -102,7 +102,7 @@ def _packable(shapes: TensorShapes) -> frozenset[str]:
     return packable(shapes) - {HEAD}
 
 
-def _share_of(config: AlignerConfig, ranks: Ranks) -> AlignerConfig:
+def _share_of(config: AlignerConfig, ranks: RankNumber) -> AlignerConfig:
     """Return the sizes of one rank's part; raises InvalidRequest. Encoders are whole."""
     thinker = config.thinker_config
     text = share_of(thinker.text_config, ranks)

@@ -14,7 +14,7 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.config import share_of
 from izwi_models.qwen3.decoder import pack
@@ -97,7 +97,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3ASR:
     return Qwen3ASR(backend.ops, weights, config)
 
 
-def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     shapes, parts = _shapes(folder, config), text_parts(config.text, ranks, TEXT_PREFIX, HEAD)
@@ -111,7 +111,7 @@ def _shapes(folder: Path, config: AsrConfig) -> TensorShapes:
     return tensor_shapes(config, with_head=with_head)
 
 
-def _share_of(config: AsrConfig, ranks: Ranks) -> AsrConfig:
+def _share_of(config: AsrConfig, ranks: RankNumber) -> AsrConfig:
     """Return the sizes of one rank's part; raises InvalidRequest. Encoders are whole."""
     thinker = config.thinker_config
     text = share_of(thinker.text_config, ranks)

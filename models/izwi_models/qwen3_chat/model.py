@@ -13,7 +13,7 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.config import share_of
 from izwi_models.qwen3.decoder import pack
@@ -107,7 +107,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
     return Qwen3Chat(backend.ops, weights, config, end_ids, folder)
 
 
-def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     shapes, parts = _shapes(folder, config), text_parts(config, ranks, PREFIX, HEAD)

@@ -19,7 +19,7 @@ from izwi.model.sizes import ModelSizes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.ops.ranks import ALONE, Ranks
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.config import parts_of, share_of
@@ -253,7 +253,7 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3TTS:
     return Qwen3TTS(backend.ops, weights, speech_codec, config)
 
 
-def read_sizes(folder: Path, ranks: Ranks = ALONE) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     codec_config, encoders = read_codec_config(folder, config), list[EncoderSizes]()
