@@ -16,6 +16,7 @@ from izwi.checkpoints.registry import family_of
 from izwi.request.request import Request
 from izwi.runner.ranks import RankFailed
 from tests.models.kinds import KINDS, request_of
+from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.serve.split_engine import Output, SplitEngine, outputs, split, whole
 
 
@@ -86,3 +87,9 @@ def test_two_ranks_give_the_entries_and_the_audio_of_one(tmp_path: Path) -> None
 def test_ranks_give_the_entries_and_the_audio_of_one(tmp_path: Path, count: int) -> None:
     folders = {name: write(tmp_path / name) for name, (_, write) in KINDS.items()}
     check(folders, tmp_path, count, 24)
+
+
+@pytest.mark.slow
+def test_eight_ranks_share_two_heads_of_keys_and_values(tmp_path: Path) -> None:
+    sizes = UNTIED | {"num_attention_heads": 8}
+    check({"chat": write_tiny_chat(tmp_path / "chat", sizes)}, tmp_path, 8, 24)
