@@ -13,8 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.checkpoints.registry import family_of
+from izwi.config import EngineConfig
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.request.request import Request
 from izwi.runner.ranks import RankFailed
+from izwi_models.qwen3_chat import FAMILY as CHAT
 from tests.models.kinds import KINDS, request_of
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 from tests.serve.split_engine import Output, SplitEngine, outputs, split, whole
@@ -93,3 +96,32 @@ def test_ranks_give_the_entries_and_the_audio_of_one(tmp_path: Path, count: int)
 def test_eight_ranks_share_two_heads_of_keys_and_values(tmp_path: Path) -> None:
     sizes = UNTIED | {"num_attention_heads": 8}
     check({"chat": write_tiny_chat(tmp_path / "chat", sizes)}, tmp_path, 8, 24)
+
+
+@pytest.mark.slow
+def test_pages_of_two_ranks_leave_and_come_back(tmp_path: Path) -> None:
+    """Preempted, kept on the host and restored, with prefixes that end inside a page."""
+    folder = write_tiny_chat(tmp_path / "chat")
+    frontend = CHAT.load_frontend(folder)
+
+    def asked(name: str, count: int) -> list[Request]:
+        made = []
+        for i in range(count):
+            text = (
+                "The same beginning of a question " + "about this and that " * 7 + "ending"[i % 6 :]
+            )
+            said = (ChatMessage(Role.USER, text),)
+            ask = ChatInput(said, temperature=0.8, seed=i, max_new_tokens=40)
+            made.append(frontend.prepare_chat(f"{name} {i}", "m", ask))
+        return made
+
+    expected = outputs(whole({"m": folder}), asked("alone", 8))
+    tight = EngineConfig(kv_bytes=150 << 10, host_bytes=1 << 24)
+    with split({"m": folder}, tmp_path, config=tight) as made:
+        outputs(made.engine, asked("before", 4))
+        found = outputs(made.engine, asked("split", 8))
+        load = made.engine.load["m"]
+    figures = ("preempted", "pages_demoted", "pages_promoted", "prefix_positions_hit")
+    assert min(load[name] for name in figures) > 0
+    for i in range(8):
+        assert found[f"split {i}"][0] == expected[f"alone {i}"][0]

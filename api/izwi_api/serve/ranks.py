@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 from izwi.backends.choice import open_backend, spread_device
 from izwi.backends.protocol import Backend
@@ -47,6 +48,7 @@ class OtherRanks:
         """
         devices = _devices_of(spec)
         store = f"{spec.address.removeprefix('ipc://')}.ranks"
+        Path(store).unlink(missing_ok=True)  # another engine's addresses would mislead them
         places = [RankPlace(index, len(devices), store) for index in range(len(devices))]
         self.place, self.device = places[0], devices[0]
         for folder in spec.models.values():  # before any process is started for nothing
