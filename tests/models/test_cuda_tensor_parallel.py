@@ -52,16 +52,22 @@ def config(graphs: bool) -> EngineConfig:
 
 def run_split(folders: Mapping[str, Path], where: Path, dtype: str, graphs: bool) -> None:
     """Write what two GPUs give."""
+    _round_as_written()
     made = SplitEngine(folders, where, DEVICES, dtype, config(graphs))
     found = outputs(made.engine, requests_to(folders))
     (where / "found").write_bytes(pickle.dumps(found))
+
+
+def _round_as_written() -> None:
+    """Compute in float32 where it says so, also in the convolutions of rank 0's encoders."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 class Both:
     """What one GPU gives, and what two give."""
 
     def __init__(self, where: Path, dtype: str, graphs: bool):
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        _round_as_written()
         folders = {name: write(where / name) for name, (_, write) in KINDS.items()}
         self.one = outputs(whole(folders, DEVICES[0], dtype, config(graphs)), requests_to(folders))
         command = [sys.executable, "-m", "tests.models.test_cuda_tensor_parallel"]
