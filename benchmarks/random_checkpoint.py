@@ -19,6 +19,7 @@ from torch import Tensor
 from benchmarks.fixed_length import fix_lengths
 from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.checkpoints.registry import Registry, embedded
+from izwi.ops.ranks import Part
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
 from tests.models.tiny_tts import GENERATION
 
@@ -120,8 +121,10 @@ class RandomBackend(TorchBackend):
         folder: Path,  # noqa: ARG002
         shapes: Mapping[str, tuple[int, ...]],
         packable: Container[str] = (),  # noqa: ARG002
+        parts: Mapping[str, Part] | None = None,
     ) -> dict[str, Tensor]:
         """Draw weights of the given shapes, small enough that activations stay finite."""
+        assert not parts
         generator = torch.Generator(self.ops.device).manual_seed(0)
         return {name: self._draw(name, shape, generator) for name, shape in shapes.items()}
 

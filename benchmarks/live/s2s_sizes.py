@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks.random_checkpoint import RandomBackend
+from izwi.ops.ranks import Part
 from izwi_models.lfm2_audio.config import AUDIO_START_ID, END_ID, END_OF_AUDIO, TEXT_END_ID
 from tests.models.tiny_lfm2_audio import REAL, write_tokenizer
 
@@ -45,10 +46,14 @@ class EndlessBackend(RandomBackend):
     """A backend with random weights for which a speech-to-speech model answers until its limit."""
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], packable: Container[str] = ()
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),
+        parts: Mapping[str, Part] | None = None,
     ) -> dict[str, Tensor]:
         """As `RandomBackend`, but ends of text and of audio are as unlikely as possible."""
-        weights = super().load_weights(folder, shapes, packable)
+        weights = super().load_weights(folder, shapes, packable, parts)
         for name, rows in _UNSAID.items():
             # the detokenizer's table has the same name and is shorter; it is not used
             if name in weights and len(weights[name]) > max(rows):

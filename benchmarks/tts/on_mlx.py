@@ -34,6 +34,7 @@ from izwi.checkpoints.registry import Registry, embedded
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
+from izwi.ops.ranks import Part
 
 _PEER = Path(__file__).with_name("mlx_audio_peer.py")
 _RATE = 24_000
@@ -43,10 +44,14 @@ class WritingBackend(RandomBackend):
     """A backend that writes the weights it draws beside their configuration."""
 
     def load_weights(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], packable: Container[str] = ()
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: Container[str] = (),
+        parts: Mapping[str, Part] | None = None,
     ) -> dict[str, Tensor]:
         """As `RandomBackend`, and write model.safetensors."""
-        weights = super().load_weights(folder, shapes, packable)
+        weights = super().load_weights(folder, shapes, packable, parts)
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         return weights
 

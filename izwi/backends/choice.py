@@ -7,10 +7,15 @@ from importlib.util import find_spec
 
 from izwi.backends.protocol import Backend
 from izwi.errors import InvalidRequest
+from izwi.ops.ranks import RankPlace
 
 
 def open_backend(
-    device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
+    device: str = "auto",
+    dtype: str = "auto",
+    weights: str = "auto",
+    attention: str = "auto",
+    place: RankPlace | None = None,
 ) -> Backend:
     """Bind a backend to a device.
 
@@ -20,11 +25,14 @@ def open_backend(
         dtype: "float32", "bfloat16", "float16", or "auto" for the device's.
         weights: How the decoders keep theirs: one of WEIGHTS.
         attention: What they attend with: one of ATTENTIONS.
+        place: This rank's place, if several share each model; waits until all of them are there.
 
     Raises:
         InvalidRequest: One of these is unknown or not available here.
     """
     if device == "mlx" or (device == "auto" and _has_metal()):
+        if place is not None:
+            raise InvalidRequest("--tensor-parallel needs CUDA or a CPU", param="device")
         if find_spec("mlx") is None:
             raise InvalidRequest(
                 "device 'mlx' needs the package mlx: pip install 'izwi[mlx]' on a Mac, "
@@ -36,7 +44,7 @@ def open_backend(
         return mlx_backend(dtype, weights, attention)
     from izwi.backends.torch.backend import torch_backend
 
-    return torch_backend(device, dtype, weights, attention)
+    return torch_backend(device, dtype, weights, attention, place)
 
 
 def own_device(device: str) -> str:

@@ -18,6 +18,7 @@ from izwi.backends.in_flight import InFlight
 from izwi.backends.memory_plan import DeviceMemory, GraphBytes
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import EngineConfig
+from izwi.host.rank_links import FollowerProcesses
 from izwi.model.layers import KVSpec, StateSpec
 from izwi.model.protocol import Model, ModelBackend, Pick
 from izwi.model.step_batch import Row, StepBatch
@@ -187,6 +188,8 @@ class Backend(ModelBackend, Protocol):
     """One device in one dtype: allocates, moves, samples and frees arrays."""
 
     pads_encoders: bool  # whether pieces of audio are padded to go through an encoder together
+    # what runs the same steps on the other ranks; None on those, and if there are none
+    followers: FollowerProcesses | None
 
     @property
     def device_name(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
@@ -18,9 +19,11 @@ from izwi.checkpoints.gguf_folder import gguf_path, gguf_tensors
 from izwi.checkpoints.linear_spec import LinearForm, LinearSpec
 from izwi.checkpoints.stored_tensor import StoredTensor, stored_tensors
 from izwi.errors import CheckpointError
+from izwi.ops.ranks import Part
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHT = ".weight"
+NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -50,7 +53,10 @@ def _file_of(folder: Path) -> dict[str, Path]:
 
 
 def read_tensors(
-    folder: Path, shapes: Mapping[str, tuple[int, ...]], framework: str
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    framework: str,
+    parts: Mapping[str, Part] = NO_PARTS,
 ) -> Iterator[tuple[str, Any]]:
     """Read the tensors that `shapes` names, one by one.
 
@@ -58,6 +64,7 @@ def read_tensors(
         folder: Folder of a checkpoint, or one safetensors file.
         shapes: Shape of every tensor of the checkpoint.
         framework: Array library of the result, as named by safetensors: "pt" or "mlx".
+        parts: Parts that are read instead of whole tensors; packed weights are read whole.
 
     Yields:
         Name, and the tensor in the dtype of the file or, of a packed weight, its `LinearSpec`.
@@ -69,7 +76,7 @@ def read_tensors(
     files = _checked(folder, shapes)
     for name in sorted(files.packed_names):
         yield name, files.read(name, _matrix(folder, name, shapes[name]))
-    yield from files.plain_tensors(framework)
+    yield from files.plain_tensors(framework, parts)
 
 
 def check_tensors(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -145,7 +152,7 @@ class _Files(Protocol):
         """Read a packed weight of an expected shape."""
         ...
 
-    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+    def plain_tensors(self, framework: str, parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
         """Read the others: arrays of the library or, from files that it does not read, numpy's."""
         ...
 
@@ -176,10 +183,11 @@ class _Gguf:
     def read(self, name: str, shape: tuple[int, int]) -> LinearSpec:
         return self._expected(name, shape).read()
 
-    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+    def plain_tensors(self, framework: str, parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
         del framework
         for name in self.plain_shapes:
-            yield name, self.tensors[name].numbers()
+            numbers = self.tensors[name].numbers()
+            yield name, numbers[parts[name].index] if name in parts else numbers
 
     def _expected(self, name: str, shape: tuple[int, int]) -> GgufTensor:
         found = self.tensors[name]
@@ -220,13 +228,23 @@ class _Safetensors:
         assert self.layout is not None
         return self.layout.read(shape, self.packed[name])
 
-    def plain_tensors(self, framework: str) -> Iterator[tuple[str, Any]]:
+    def plain_tensors(self, framework: str, parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
         with ExitStack() as stack:
             handles: dict[Path, Any] = {}
             for name, stored in self.plain.items():
                 if stored.path not in handles:
                     handles[stored.path] = _opened(stored.path, stack, framework)
-                yield name, handles[stored.path].get_tensor(name)
+                handle = handles[stored.path]
+                part = parts.get(name)
+                # a slice reads its own bytes only
+                yield (
+                    name,
+                    (
+                        handle.get_tensor(name)
+                        if part is None
+                        else handle.get_slice(name)[part.index]
+                    ),
+                )
 
     @staticmethod
     def open_folder(folder: Path) -> _Safetensors:

@@ -23,6 +23,7 @@ from izwi.request.log import Log
 from izwi.request.request import Chunk, Reason, Request
 from izwi.request.sequence import PauseReason, Sequence
 from izwi.runner.planning import plan_models
+from izwi.runner.runner import Runner
 from izwi.scheduler.callers import DeviceShares
 
 
@@ -124,6 +125,11 @@ class Engine:
             raise ModelNotFound(f"no model {name!r} is served", param="model")
         self._leaving.add(name)
         self._let_go()
+
+    @property
+    def runners(self) -> list[Runner]:
+        """The runners of all models, in their order."""
+        return [worker.runner for worker in self._workers.values()]
 
     @property
     def leaving(self) -> frozenset[str]:

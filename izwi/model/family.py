@@ -13,6 +13,7 @@ from msgspec import Struct
 from izwi.model.frontend import Frontend
 from izwi.model.protocol import Model, ModelBackend
 from izwi.model.sizes import ModelSizes
+from izwi.ops.ranks import ALONE, RankNumber
 
 
 class ModelModule(Protocol):
@@ -22,8 +23,12 @@ class ModelModule(Protocol):
         """Read configuration and weights."""
         ...
 
-    def read_sizes(self, folder: Path) -> ModelSizes:
-        """Return what the model will take of a device, from its configuration."""
+    def read_sizes(self, folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+        """Return what a rank's part of the model will take of a device, from its configuration.
+
+        Raises:
+            InvalidRequest: The ranks cannot share the model; `load_model` raises it, too.
+        """
         ...
 
 
@@ -78,9 +83,9 @@ class Family:
         """
         return self._module().load_model(folder, backend)
 
-    def read_sizes(self, folder: Path) -> ModelSizes:
-        """Read what a model will take of a device, without its weights; raises CheckpointError."""
-        return self._module().read_sizes(folder)
+    def read_sizes(self, folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+        """Read what a rank's part of a model will take of a device; see `ModelModule`."""
+        return self._module().read_sizes(folder, ranks)
 
     def _module(self) -> ModelModule:
         return cast(ModelModule, import_module(self.model))

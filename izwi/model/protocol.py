@@ -14,6 +14,7 @@ from izwi.model.layers import CacheSpec
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
+from izwi.ops.ranks import Part
 from izwi.request.request import Request
 from izwi.request.track_log import Entry, TrackProgress
 
@@ -206,6 +207,7 @@ class ModelBackend(Protocol):
         folder: Path,
         shapes: Mapping[str, tuple[int, ...]],
         packable: Container[str] = (),
+        parts: Mapping[str, Part] | None = None,
     ) -> Weights:
         """Read the weights of a folder, or of one file.
 
@@ -215,6 +217,7 @@ class ModelBackend(Protocol):
             packable: Matrices that the model only hands to `Ops.concat` (along the outputs),
                 `Ops.fold_norm`, `Ops.quantize` and then products, or to `Ops.take`. If the
                 checkpoint packs them, they may stay packed; others are widened.
+            parts: Parts of tensors that are read instead of the whole ones, which `shapes` says.
 
         Raises:
             CheckpointError: A tensor is missing, unexpected, or of another shape; the message names

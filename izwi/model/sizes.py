@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from izwi.model.encoders import EncoderSizes, Encodes, EncodesPadded
 from izwi.model.layers import CacheSpec
 from izwi.model.protocol import Model
 from izwi.model.tracks import CodecSizes, frame_track
+from izwi.ops.ranks import Part
 
 # Shapes of the tensors of one file, or of one folder, by name.
 TensorShapes = Mapping[str, tuple[int, ...]]
@@ -37,6 +38,19 @@ class ModelSizes:
     encoders: tuple[EncoderSizes, ...] = ()
     weights: tuple[TensorShapes, ...] = ()
     packable: frozenset[str] = frozenset()
+
+    def of_parts(self, parts: Mapping[str, Part]) -> ModelSizes:
+        """Return the same with parts of some tensors, which then do not stay packed."""
+        if not parts:
+            return self
+        weights = tuple(
+            {
+                name: parts[name].shape(shape) if name in parts else shape
+                for name, shape in file.items()
+            }
+            for file in self.weights
+        )
+        return replace(self, weights=weights, packable=frozenset())
 
     @staticmethod
     def from_model(model: Model) -> ModelSizes:

@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.ops.core import Array, CoreOps
+from izwi.ops.ranks import ALONE, Ranks
 
 
 class ArithmeticOps(CoreOps, Protocol):
     """Creation of arrays, norms, activations, means, and products fused with neighbours."""
+
+    ranks: Ranks = ALONE  # that share the models of this backend
 
     # -- creating and moving -----------------------------------------------------------------
     def zeros(self, shape: Sequence[int]) -> Array:
@@ -90,6 +93,18 @@ class ArithmeticOps(CoreOps, Protocol):
     def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
         """Compute residual + x @ weight.T. The sum may overwrite the residual."""
         return residual + self.linear(x, weight)
+
+    def split_linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
+        """Compute `linear_add` with inputs that are split over the ranks.
+
+        Args:
+            x: (..., part of in), this rank's.
+            weight: (out, part of in).
+            residual: (..., out), the same on all ranks; the sum may overwrite it.
+        """
+        if self.ranks.index == 0:  # the residual is added once, where that costs no pass of its own
+            return self.ranks.all_reduce(self.linear_add(x, weight, residual))
+        return self.ranks.all_reduce(self.linear(x, weight))
 
     def gated_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
         """Compute norm, gate and up projection, and their product.

@@ -214,7 +214,7 @@ def _plan_of_folders(
 ) -> MemoryPlan:
     needs = []
     for name, folder in folders.items():
-        sizes = family_of(folder).read_sizes(folder)
+        sizes = family_of(folder).read_sizes(folder, backend.ops.ranks)
         graphs = GraphBytes()
         if not memory.is_shared:
             graphs = estimated_graphs(sizes, backend.itemsize, config)

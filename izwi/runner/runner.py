@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from izwi.backends.budget import MemoryBudget
 from izwi.backends.compilations import Compilations, counted
 from izwi.backends.in_flight import InFlight
-from izwi.backends.protocol import Backend, PendingAudio
+from izwi.backends.protocol import Backend, DrawnEntries, PagedKV, PendingAudio
 from izwi.cache.pages import pages_for
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
@@ -28,6 +29,8 @@ from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
 from izwi.runner.batch import batch_of, draw, run_each, span_of
 from izwi.runner.encoding import EncodedCache, Encoders
+from izwi.runner.rank_orders import StepEncoder
+from izwi.runner.ranks import Followers, RankedPages
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.runner.tracks import begun_tracks, draw_by_track, in_place
 from izwi.sampling.draws import Logprobs
@@ -96,10 +99,17 @@ class Runner:
         copies = backend.page_copies if config.graphs else 1
         self.num_pages = max(1, min(budget.device.page_bytes // (copies * self.page_bytes), useful))
         self._kv = backend.paged_kv(spec, self.num_pages, size, kv_dtype)
+        self._followers = self._lead()
+        ranks = 1 if self._followers is None else self._ops.ranks.count
         self.store = PageStore(
-            self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes
+            ranks * self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes
         )
-        self.page_tiers = TieredPages(self._kv, self.store)
+        self.page_tiers = TieredPages(
+            self._kv
+            if self._followers is None
+            else RankedPages(self._kv, self._followers, self.page_bytes),
+            self.store,
+        )
         specs = self._codec.state if self._codec else {}
         self._arena = backend.state_arena(specs, config.max_running)
         self.states = TieredStates(self._arena, budget.state_bytes)
@@ -109,6 +119,21 @@ class Runner:
             self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
         cache = EncodedCache(budget.encoded_bytes)
         self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
+
+    def _lead(self) -> Followers | None:
+        """Return what tells the other ranks to follow; None if there are none, or this is one."""
+        processes = self.backend.followers
+        if processes is None:
+            return None
+        vocabulary = self._model.tracks[0].vocabulary
+        number = processes.add_model()
+        steps = StepEncoder(number, self._kv.page_size, vocabulary, self.to_host)
+        return Followers(processes, number, steps)
+
+    @property
+    def kv(self) -> PagedKV:
+        """This rank's pages."""
+        return self._kv
 
     @property
     def codec_overlaps(self) -> bool:
@@ -217,10 +242,22 @@ class Runner:
             batch = batch_of(rows)
             if not self._graphs.takes(batch):
                 return None
-            drawn = self._graphs.launch(batch)
+            drawn = self.launch_batch(batch)
         except Exception:  # `forward` finds the row that fails
             return None
         return drawn.then(partial(self._launched, batch.counts))
+
+    def launch_batch(self, batch: StepBatch) -> InFlight[DrawnEntries]:
+        """Launch a batch that the captured steps take, on all ranks."""
+        assert self._graphs is not None
+        with self._on_all_ranks(batch, launched=True):
+            return self._graphs.launch(batch)
+
+    def _on_all_ranks(self, batch: StepBatch, *, launched: bool) -> AbstractContextManager[None]:
+        """Let the other ranks, if there are any, run a batch beside the work inside."""
+        if self._followers is None:
+            return nullcontext()
+        return self._followers.running(batch, launched=launched)
 
     def _launched(
         self, counts: Seq[int], drawn: Callable[[], tuple[list[list[int]], dict[int, Logprobs]]]
@@ -259,11 +296,17 @@ class Runner:
         return results
 
     def run(self, batch: StepBatch) -> tuple[list[list[int]], dict[int, Logprobs]]:
-        """Run a batch over these pages, and wait for its entries."""
+        """Run a batch over these pages, and those of other ranks, and wait for its entries."""
         if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.launch(batch)()
-        context = self._kv.context(batch.rows)
-        hidden = self._model.run(self._model.embed(batch.rows), context)
+            with self._on_all_ranks(batch, launched=False):
+                return self._graphs.launch(batch)()
+        # before other ranks hear of it, so that they never wait for a row that cannot be embedded
+        x = self._model.embed(batch.rows)
+        with self._on_all_ranks(batch, launched=False):
+            return self._run_embedded(batch, x)
+
+    def _run_embedded(self, batch: StepBatch, x: Array) -> DrawnEntries:
+        hidden = self._model.run(x, self._kv.context(batch.rows))
         # what is drawn is prepared while a device runs the pass
         draws = batch.draws
         if not draws:  # chunks of prompts: nothing to sample

@@ -7,12 +7,13 @@ from itertools import count
 
 from izwi.backends.protocol import PagedKV, SavedRow, StateArena
 from izwi.cache.tiers import PageStore, Tier
+from izwi.runner.ranks import RankedPages
 
 
 class TieredPages:
     """Implements `izwi.cache.memory.PageMover` over one model's pages."""
 
-    def __init__(self, kv: PagedKV, store: PageStore):
+    def __init__(self, kv: PagedKV | RankedPages, store: PageStore):
         self._kv, self._store = kv, store
         self._moves: list[tuple[int, int, int]] = []
 

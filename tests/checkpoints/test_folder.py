@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from izwi.backends.torch.weights import load_weights
 from izwi.checkpoints.folder import parse_config, read_json
 from izwi.errors import CheckpointError
+from izwi.ops.ranks import Part
 
 SHAPES: dict[str, tuple[int, ...]] = {"a.weight": (2, 3), "b.bias": (4,)}
 TENSORS = {"a.weight": torch.ones(2, 3, dtype=torch.float16), "b.bias": torch.arange(4.0)}
@@ -53,6 +54,24 @@ def test_one_file_of_a_folder_may_be_read(tmp_path: Path) -> None:
     assert weights.keys() == TENSORS.keys()
     with pytest.raises(CheckpointError, match="'c'"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_rank_reads_its_part_of_a_tensor(tmp_path: Path, axis: int) -> None:
+    whole = {"a.weight": torch.arange(24.0).reshape(4, 6), "b.bias": torch.arange(4.0)}
+    save_file(whole, tmp_path / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in whole.items()}
+
+    def read(parts: dict[str, Part]) -> dict[str, torch.Tensor]:
+        return load_weights(
+            tmp_path, shapes, device=torch.device("cpu"), dtype=torch.float32, parts=parts
+        )
+
+    parts = [Part(axis, start, start + 2) for start in range(0, 4 + 2 * axis, 2)]
+    found = [read({"a.weight": part})["a.weight"] for part in parts]
+    assert torch.equal(torch.cat(found, axis), whole["a.weight"])
+    assert all(part.is_contiguous() for part in found), "as products want them"
+    assert torch.equal(read({"a.weight": Part(axis, 0, 2)})["b.bias"], whole["b.bias"])
 
 
 def test_an_index_may_take_a_part_of_another_checkpoint(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ OUTSIDE = {
     "api/izwi_api/sessions/core.py: _Done": "ends a session as it should",
     "api/izwi_api/sessions/errors.py: ClientLeft": "ends a session; nobody is left to tell",
     "api/izwi_api/sessions/errors.py: SessionOver": "carries a WebSocket close code",
+    "izwi/runner/ranks.py: RankFailed": "ends the step thread, and with it the engine",
     "izwi/sandbox/client.py: JobStopped": "becomes the refusal of a file, a template or a grammar",
     "izwi/sandbox/client.py: _Killed": "the job is done again in another process",
     "izwi/sandbox/chat_template_worker.py: _Raised": "becomes a refusal, within the worker",

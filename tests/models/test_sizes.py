@@ -11,6 +11,7 @@ import pytest
 from izwi.backends.torch.backend import torch_backend
 from izwi.model.family import Family
 from izwi.model.sizes import ModelSizes
+from izwi.ops.ranks import Part
 from izwi_models import FAMILIES
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
@@ -41,11 +42,14 @@ def test_sizes_are_known_without_weights(
     packables: list[frozenset[str]] = []
 
     def load_weights(
-        place: Path, shapes: Mapping[str, tuple[int, ...]], packable: frozenset[str] = frozenset()
+        place: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        packable: frozenset[str] = frozenset(),
+        parts: Mapping[str, Part] | None = None,
     ) -> Any:
         asked.append(shapes)
         packables.append(packable)
-        return load(place, shapes, packable)
+        return load(place, shapes, packable, parts)
 
     monkeypatch.setattr(backend, "load_weights", load_weights)
     loaded, read = (

@@ -78,6 +78,7 @@ def norms(ops, x):
         ops.normed_linear(x(3, 8), None, 1e-6, product),
         ops.gated_linear(x(3, 8), folded, 1e-6, product),
         ops.linear_add(x(3, 8), product, x(3, 6, seed=4)),
+        ops.split_linear_add(x(3, 8), product, x(3, 6, seed=4)),
     ]
 
 
@@ -279,4 +280,5 @@ def test_every_operation_is_compared() -> None:
     for run in CASES.values():
         run(Watched(ops), lambda *shape, seed=0: ops.array(normal(*shape, seed=seed)))
     members = {name for name in dir(OpsProtocol) if not name.startswith("_")}
-    assert members - called == {"numpy"}  # which every comparison goes through
+    # which every comparison goes through, and who shares the models: tests/serve/test_ranks.py
+    assert members - called == {"numpy", "ranks"}

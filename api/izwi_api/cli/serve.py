@@ -183,6 +183,15 @@ DevicesOption = Annotated[
     str,
     typer.Option(metavar="D0,D1,...", help="Device of each engine process, such as cuda:0,cuda:1."),
 ]
+TensorParallelOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=64,
+        help="Devices over which each engine's models are split, for models that one does not hold "
+        "or that one is too slow for; --devices then lists so many for each engine.",
+    ),
+]
 RouterOption = Annotated[
     str,
     typer.Option(
@@ -272,6 +281,7 @@ def serve(
     in_process: InProcessOption = False,
     replicas: ReplicasOption = 0,
     devices: DevicesOption = "",
+    tensor_parallel: TensorParallelOption = 1,
     router: RouterOption = "prefix",
     max_in_flight: MaxInFlightOption = 0,
     max_in_flight_each: MaxInFlightEachOption = 0,
@@ -311,8 +321,9 @@ def serve(
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings) and not in_process else 0
         routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
-        used = parse_devices(replicas, devices, device)
-        engines = ReplicaOptions(used, routing, min_ready, parse_places(place or ()))
+        used = parse_devices(replicas, devices, device, tensor_parallel)
+        places = parse_places(place or ())
+        engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
         _run(options, host, port)
@@ -328,13 +339,16 @@ def _warm_file(path: Path | None) -> Path | None:
     return path.absolute()
 
 
-def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ...]:
-    """Return the device of each engine process; empty if there is one on the usual device.
+def parse_devices(
+    num_replicas: int, devices: str, device: str, tensor_parallel: int = 1
+) -> tuple[str, ...]:
+    """Return the devices of the engine processes; empty if there is one on the usual device.
 
     Args:
         num_replicas: As given; 0 if it was not.
         devices: Devices, separated by commas; empty if they were not given.
         device: The device of all engines if `devices` is empty.
+        tensor_parallel: Devices of each engine.
 
     Raises:
         InvalidRequest: The two contradict each other, or a device has no name.
@@ -342,12 +356,19 @@ def parse_devices(num_replicas: int, devices: str, device: str) -> tuple[str, ..
     names = tuple(name.strip() for name in devices.split(",")) if devices else ()
     if "" in names:
         raise InvalidRequest(f"--devices has an empty name: {devices!r}", param="devices")
-    if names and num_replicas not in (0, len(names)):
+    if len(names) % tensor_parallel:
+        raise InvalidRequest(
+            f"--tensor-parallel {tensor_parallel} takes so many devices for each engine, which "
+            f"{len(names)} of --devices are not",
+            param="devices",
+        )
+    if names and num_replicas not in (0, len(names) // tensor_parallel):
         raise InvalidRequest(
             f"--replicas {num_replicas} and --devices {devices} contradict each other: give one",
             param="devices",
         )
-    return names or ((device,) * num_replicas if num_replicas > 1 else ())
+    num_devices = max(1, num_replicas) * tensor_parallel
+    return names or ((device,) * num_devices if num_devices > 1 else ())
 
 
 def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -366,6 +387,12 @@ def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def check_replicas(options: ServeOptions) -> None:
     """Refuse what several engine processes cannot do. Raises InvalidRequest."""
+    if options.replicas.tensor_parallel > 1 and not options.num_api_servers:
+        raise InvalidRequest(
+            "--tensor-parallel needs API servers in processes of their own: leave out "
+            "--in-process, --api-servers 0 and --manage-models",
+            param="tensor_parallel",
+        )
     if options.replicas.count == 1:
         return
     if not options.num_api_servers:

@@ -19,6 +19,7 @@ import msgspec
 
 from izwi.config import EngineConfig
 from izwi.errors import IzwiError
+from izwi.ops.ranks import RankPlace
 from izwi_api.console import code_of
 from izwi_api.environment import read_log
 from izwi_api.runtime_options import RuntimeOptions
@@ -42,6 +43,7 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
         record: File to append to, or None.
         replica: The engine's number.
         publishes_prefixes: API servers choose among several engines by the prefixes they know.
+        rank_devices: Devices of its ranks, if its models are split over several.
     """
 
     folder: Path
@@ -52,6 +54,22 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
     record: Path | None
     replica: int = 0
     publishes_prefixes: bool = False
+    rank_devices: tuple[str, ...] = ()
+
+
+class RankSpec(msgspec.Struct, tag=True, frozen=True):
+    """What another rank of an engine runs, as the engine process tells it.
+
+    Attributes:
+        place: Its place among the ranks.
+        models: As in `EngineSpec`, in the same order.
+        runtime: With its own device.
+    """
+
+    place: RankPlace
+    models: Mapping[str, Path]
+    runtime: RuntimeOptions
+    config: EngineConfig
 
 
 class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
@@ -167,6 +185,16 @@ def _from_json(cls: type, value: Any) -> Any:
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message, dec_hook=_from_json)
+
+
+def encode_rank(spec: RankSpec) -> bytes:
+    """Encode the first message to another rank."""
+    return _encoder.encode(spec)
+
+
+def decode_rank(content: bytes) -> RankSpec:
+    """Decode it."""
+    return msgspec.json.decode(content, type=RankSpec, dec_hook=_from_json)
 
 
 class Control:

@@ -283,10 +283,8 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     models, backend, weight_bytes = load(spec)
     engine = Engine(models, backend, spec.config, weight_bytes=weight_bytes)
     context: Context = zmq.Context.instance()
-    # exit at once, whatever state the device is in: for the supervisor it is as if it was killed
     lines = ApiServerConnections(
-        *(engine, wire.RequestCodec(), context, partial(os._exit, DIED)),
-        publishes=spec.publishes_prefixes,
+        *(engine, wire.RequestCodec(), context, _die), publishes=spec.publishes_prefixes
     )
     commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
@@ -305,6 +303,13 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         finally:
             lines.thread.stop()
             commands.close()
+            if backend.followers is not None:
+                backend.followers.close()
+
+
+def _die() -> None:
+    """Exit at once, whatever state the device is in: for the supervisor it is as if killed."""
+    os._exit(DIED)
 
 
 def load_models(
@@ -312,8 +317,15 @@ def load_models(
 ) -> tuple[Mapping[str, Model], Backend, Mapping[str, int]]:
     """Read checkpoints with their weights. Raises IzwiError; DoesNotFit before any is loaded."""
     where = spec.runtime
-    device = spread_device(where.device, spec.replica) if spec.publishes_prefixes else where.device
-    backend = open_backend(own_device(device), where.dtype, where.weights, where.attention)
+    if spec.rank_devices:
+        # imported by few engines
+        from izwi_api.serve.ranks import OtherRanks
+
+        backend = OtherRanks(spec, _die).open_backend(spec)
+    else:
+        spreads = spec.publishes_prefixes
+        device = spread_device(where.device, spec.replica) if spreads else where.device
+        backend = open_backend(own_device(device), where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes
@@ -354,6 +366,8 @@ def main(load: LoadModels = load_models) -> None:
         run(control, spec, load)
         # the supervisor has exited; if it was killed, remove its folder here
         shutil.rmtree(spec.folder, ignore_errors=True)
+        if spec.rank_devices:  # at once: the device's library would wait for the other ranks
+            os._exit(0)
 
 
 if __name__ == "__main__":

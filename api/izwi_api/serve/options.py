@@ -20,16 +20,19 @@ class ReplicaOptions:
     """The engines of a server.
 
     Attributes:
-        devices: The device of each engine; empty: one engine on the device of the runtime options.
+        devices: The devices of the engines, `tensor_parallel` for each; empty: one engine on the
+            device of the runtime options.
         router: How requests are placed on them.
         min_ready: Engines that must accept requests before the server says that it is ready.
         places: Numbers of the engines that serve a model, by its name; others are served by all.
+        tensor_parallel: Ranks of each engine, over which its models are split.
     """
 
     devices: tuple[str, ...] = ()
     router: RouterOptions = field(default_factory=RouterOptions)
     min_ready: int = 1
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_ready <= self.count:
@@ -64,7 +67,12 @@ class ReplicaOptions:
     @property
     def count(self) -> int:
         """Number of engines."""
-        return max(1, len(self.devices))
+        return max(1, len(self.devices) // self.tensor_parallel)
+
+    def devices_of(self, replica: int) -> tuple[str, ...]:
+        """Return the devices of an engine; none if it is the one on the usual device."""
+        first = replica * self.tensor_parallel
+        return self.devices[first : first + self.tensor_parallel]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class _Replica:
 
     Attributes:
         number: Its number.
-        device: The engine's device, as `izwi serve` was told.
+        devices: The devices of the engine's ranks, as `izwi serve` was told.
         child: Its process, or None between the death of one and the start of the next.
         is_drained: An operator has drained it.
         is_hung: It has stopped responding, and its requests were moved.
@@ -98,7 +98,7 @@ class _Replica:
     """
 
     number: int
-    device: str
+    devices: tuple[str, ...]
     child: Child | None = None
     is_drained: bool = False
     is_hung: bool = False
@@ -159,8 +159,11 @@ class Supervisor:
         self._listen_sockets, self._url = listen_sockets, url
         self._folder = Path()
         self._selector = selectors.DefaultSelector()
-        devices = serve_options.replicas.devices or (serve_options.runtime.device,)
-        self._replicas = [_Replica(number, device) for number, device in enumerate(devices)]
+        engines, usual = serve_options.replicas, serve_options.runtime.device
+        self._replicas = [
+            _Replica(number, engines.devices_of(number) or (usual,))
+            for number in range(engines.count)
+        ]
         self._to_restart: list[int] = []  # replicas that an operator wants to be replaced, in turn
         self._api_servers: set[Child] = set()
         self._numbers = count()
@@ -202,11 +205,12 @@ class Supervisor:
             self._folder,
             self._address_of(name),
             self._models_of(replica),
-            replace(serve_options.runtime, device=replica.device),
+            replace(serve_options.runtime, device=replica.devices[0]),
             serve_options.config,
             serve_options.record,
             replica.number,
             publishes_prefixes=len(self._replicas) > 1,
+            rank_devices=replica.devices if len(replica.devices) > 1 else (),
         )
         child = self._start(name, None, self._engine_program, spec)
         child.replica = replica.number
@@ -482,7 +486,7 @@ class Supervisor:
             [
                 ReplicaInfo(
                     replica.number,
-                    replica.device,
+                    "+".join(replica.devices),
                     replica.status,
                     child.process.pid if (child := replica.child) is not None else None,
                     now_s - child.ready_s if child is not None and child.is_ready else None,

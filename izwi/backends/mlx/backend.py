@@ -28,9 +28,11 @@ from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.host.allocator import keep_freed
+from izwi.host.rank_links import FollowerProcesses
 from izwi.model.layers import KVSpec, StateSpec
 from izwi.model.protocol import CapturableModel, Model
 from izwi.model.tracks import Track
+from izwi.ops.ranks import Part
 
 # Share of the process memory that Metal recommends; the rest is for activations and the system.
 _DEVICE_SHARE = 0.6
@@ -50,6 +52,7 @@ class MlxBackend:
             launches_ahead: Whether steps are launched without waiting for their results.
         """
         self.ops, self.launches_ahead = ops, launches_ahead
+        self.followers: FollowerProcesses | None = None  # there is one rank
         self._is_gpu = mx.default_device().type == mx.gpu
         self._kept: weakref.WeakSet[MlxPagedKV | MlxStateArena] = weakref.WeakSet()
 
@@ -58,12 +61,14 @@ class MlxBackend:
         folder: Path,
         shapes: Mapping[str, tuple[int, ...]],
         packable: Container[str] = (),
+        parts: Mapping[str, Part] | None = None,
     ) -> dict[str, MlxWeight]:
         """Read a folder's weights; see `izwi.backends.mlx.weights.load_weights`.
 
         From then on this thread computes in a stream that every thread may finish, because the
         step thread is the first to need what models prepare of their weights.
         """
+        assert not parts  # there is one rank
         use_shared_stream()
         kept = KeptPacked(packable if self.ops.packs else (), self.ops.keeps_packed)
         weights = load_weights(folder, shapes, self.ops.dtype, kept)

@@ -24,11 +24,14 @@ from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.weights import load_weights
 from izwi.cache.pages import pages_for
 from izwi.checkpoints.linear_spec import LinearForm
+from izwi.checkpoints.weight_files import NO_PARTS
 from izwi.config import EngineConfig
 from izwi.errors import DeviceFull, InvalidRequest
+from izwi.host.rank_links import FollowerProcesses
 from izwi.model.layers import KVSpec, StateSpec
 from izwi.model.protocol import Model
 from izwi.model.tracks import Track, frame_track
+from izwi.ops.ranks import Part, RankPlace, Ranks
 
 if TYPE_CHECKING:
     from izwi.backends.torch.captured.graphs import Capturers, Graphs
@@ -49,6 +52,7 @@ class TorchBackend:
 
     def __init__(self, ops: TorchOps):
         self.ops = ops
+        self.followers: FollowerProcesses | None = None
         # on a CPU padding costs what batching saves, and makes results depend on the batch (ADR 5)
         self.pads_encoders = ops.device.type != "cpu"
         self._loaded_bytes = 0
@@ -65,15 +69,23 @@ class TorchBackend:
         folder: Path,
         shapes: Mapping[str, tuple[int, ...]],
         packable: Container[str] = (),
+        parts: Mapping[str, Part] | None = None,
     ) -> dict[str, Tensor | GroupedWeight]:
         """Read a folder's weights; see `izwi.backends.torch.weights.load_weights`.
 
         On a CPU this also sets the number of threads: one for small models, all for large ones.
         """
-        kept = KeptPacked(packable if self.ops.packs else (), self.ops.keeps_packed)
+        # joined weights are all packed or all plain, and parts are plain
+        packs = self.ops.packs and self.ops.ranks.count == 1
+        kept = KeptPacked(packable if packs else (), self.ops.keeps_packed)
+        device, dtype = self.ops.device, self.ops.dtype
         with self.reporting_full_device():
             weights = load_weights(
-                folder, shapes, device=self.ops.device, dtype=self.ops.dtype, stays_packed=kept
+                *(folder, shapes),
+                device=device,
+                dtype=dtype,
+                stays_packed=kept,
+                parts=parts or NO_PARTS,
             )
         kept.warn(folder, self.device_name, self.dtype_name)
         self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
@@ -144,9 +156,13 @@ class TorchBackend:
         return error
 
     def memory(self) -> DeviceMemory:
-        """Return the device's memory; on a CPU, what keys and values may take of the host's."""
+        """Return the device's memory; on a CPU, what keys and values may take of the host's.
+
+        With several ranks, the least that any has, so that all make the same plan.
+        """
+        ranks = self.ops.ranks
         if self.ops.device.type != "cuda":
-            free = free_host_kv_bytes()
+            (free,) = least(ranks, [free_host_kv_bytes() // ranks.count])
             return DeviceMemory(free, free, is_shared=True)
         torch.cuda.empty_cache()  # else torch keeps unloaded models' memory
         device = self.ops.device
@@ -156,7 +172,8 @@ class TorchBackend:
             total = min(total, self._limit_bytes)
             free = min(free, total - reserved)
         idle = reserved - torch.cuda.memory_allocated(device)
-        return DeviceMemory(total, max(0, free), idle)
+        total, free, idle = least(ranks, [total, max(0, free), idle])
+        return DeviceMemory(total, free, idle)
 
     def limit_memory(self, num_bytes: int) -> None:
         """Use at most this much of a CUDA device's memory, weights included."""
@@ -189,7 +206,10 @@ class TorchBackend:
         codec = None if frames is None else model.tracks[frames].codec
         arena = self.state_arena(codec.state if codec else {}, config.max_running)
         arrays = ModelArrays(kv, arena, self.sampling(model.tracks).suppressed)
-        graphs = rehearsed(model, arrays, self.ops, config)
+        found = rehearsed(model, arrays, self.ops, config)
+        sizes = [found.steps, found.codec, found.buffers, found.driver]
+        # the most that any rank takes
+        graphs = GraphBytes(*(-size for size in least(self.ops.ranks, [-one for one in sizes])))
         known = self._graph_bytes
         self._graph_bytes = GraphBytes(
             max(known.steps, graphs.steps), max(known.codec, graphs.codec)
@@ -249,7 +269,11 @@ class TorchBackend:
 
 
 def torch_backend(
-    device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
+    device: str = "auto",
+    dtype: str = "auto",
+    weights: str = "auto",
+    attention: str = "auto",
+    place: RankPlace | None = None,
 ) -> TorchBackend:
     """Bind torch to a device.
 
@@ -258,6 +282,7 @@ def torch_backend(
         dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
         weights: Storage of the decoders' weights: "auto" (in `dtype`), "int8", "fp8" or "int4".
         attention: Attention kernels: "torch", "triton", or "auto" for the fastest available.
+        place: This rank's place, if several share each model; waits until all of them are there.
 
     Raises:
         InvalidRequest: The device, the dtype, `weights` or `attention` is unknown or not available.
@@ -284,7 +309,13 @@ def torch_backend(
         raise InvalidRequest(
             f"dtype {dtype!r} is not one of auto, {', '.join(sorted(DTYPES))}", param="dtype"
         )
-    return TorchBackend(_table(kind)(device, DTYPES[dtype], weights, attention))
+    ops = _table(kind)(device, DTYPES[dtype], weights, attention)
+    if place is not None:
+        # imported by few: it takes a quarter of a second
+        from izwi.backends.torch.ranks import TorchRanks
+
+        ops.ranks = TorchRanks(place, ops.device)
+    return TorchBackend(ops)
 
 
 def num_gpus() -> int:
@@ -299,6 +330,16 @@ def _table(kind: str) -> type[TorchOps]:
     from izwi.backends.torch.triton.ops import TritonOps  # triton comes with torch for CUDA alone
 
     return TritonOps
+
+
+def least(ranks: Ranks, values: list[int]) -> list[int]:
+    """Return the least of each value among the ranks."""
+    if ranks.count == 1:
+        return values
+    mine = torch.tensor([values])
+    device = getattr(ranks, "device", mine.device)
+    of_all: Tensor = ranks.all_gather(mine.to(device)).view(ranks.count, -1)
+    return list(map(int, of_all.amin(0).tolist()))
 
 
 class SideStream:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.weight_files import tensor_names
-from izwi.errors import CheckpointError
+from izwi.errors import CheckpointError, InvalidRequest
 from izwi.model.layers import CacheSpec
 from izwi.model.protocol import UNKNOWN, ModelBackend, Pick
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput, Request
 from izwi.request.track_log import Entry, TrackProgress
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
@@ -188,8 +189,9 @@ def load_model(folder: Path, backend: ModelBackend) -> LFM2Audio:
         CheckpointError: Something is missing or does not match; the message names the file, key or
             tensor.
     """
-    config, encoder = _read_configs(folder)
     ops = backend.ops
+    _require_alone(ops.ranks)
+    config, encoder = _read_configs(folder)
     shapes = _shapes(folder, config, encoder)
     weights = dict(backend.load_weights(folder, shapes, _packable(shapes)))
     for name in unused_shapes(config):
@@ -202,8 +204,9 @@ def load_model(folder: Path, backend: ModelBackend) -> LFM2Audio:
     return LFM2Audio(ops, weights, config, parts, folder)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
-    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+    """Read the sizes of a checkpoint, without its weights; see `ModelModule`."""
+    _require_alone(ranks)
     config, encoder = _read_configs(folder)
     codec, _, codec_shapes = _codec_files(folder, config)
     shapes = _shapes(folder, config, encoder)
@@ -217,6 +220,12 @@ def read_sizes(folder: Path) -> ModelSizes:
         weights=(shapes, codec_shapes),
         packable=_packable(shapes),
     )
+
+
+def _require_alone(ranks: RankNumber) -> None:
+    if ranks.count > 1:
+        message = "LFM2-Audio runs on one device: it cannot be split by --tensor-parallel"
+        raise InvalidRequest(message, param="tensor_parallel")
 
 
 def _read_configs(folder: Path) -> tuple[LFM2AudioConfig, EncoderConfig]:

@@ -97,10 +97,11 @@ def _layer(
         q_norm=weights[f"{prefix}self_attn.q_norm.weight"],
         k_norm=weights[f"{prefix}self_attn.k_norm.weight"],
     )
-    x = ops.linear_add(attended, weights[f"{prefix}self_attn.o_proj.weight"], x)
+    add = ops.split_linear_add if config.is_split else ops.linear_add
+    x = add(attended, weights[f"{prefix}self_attn.o_proj.weight"], x)
     norm = weights.get(prefix + MLP_NORM)
     gated = ops.gated_linear(x, norm, eps, _joined(ops, weights, prefix, *_GATE_UP))
-    return ops.linear_add(gated, weights[f"{prefix}mlp.down_proj.weight"], x)
+    return add(gated, weights[f"{prefix}mlp.down_proj.weight"], x)
 
 
 def _joined(ops: Ops, weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]) -> Array:

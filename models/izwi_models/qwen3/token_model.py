@@ -14,7 +14,8 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi_models.qwen3.config import TextConfig
+from izwi.ops.ranks import Part, RankNumber
+from izwi_models.qwen3.config import TextConfig, parts_of
 from izwi_models.qwen3.decoder import decode
 
 
@@ -37,14 +38,15 @@ class TokenModel:
         Args:
             ops: The backend's operations.
             weights: Tensors by checkpoint name.
-            text: Sizes of the decoder.
+            text: Sizes of the decoder, or of this rank's part of it.
             prefix: Prefix of the names of its tensors.
-            head: (vocabulary, hidden); see `token_head`.
+            head: (vocabulary, hidden), or this rank's part of it; see `token_head`.
             track: The output track; default: text.
         """
         self._ops, self._weights, self._text = ops, weights, text
         self._prefix, self._head = prefix, head
         self.tracks = (track or Track("text", 1, text.vocab_size),)
+        self._splits_head = head.shape[0] < self.tracks[0].vocabulary
 
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
@@ -68,7 +70,11 @@ class TokenModel:
         """Draw an id from each state: (rows, 1) int64."""
         if not hidden.shape[0]:  # an aligner's chunk that ends before the first word
             return self._ops.array(np.zeros((0, 1), np.int64))
-        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
+        logits, ranks = self._ops.linear(hidden, self._head), self._ops.ranks
+        if self._splits_head:
+            logits = ranks.all_gather(logits)
+        # all draw the same; sent nevertheless, because ranks that differ would never meet again
+        return ranks.broadcast(pick(logits, 0).reshape(-1, 1))
 
 
 def logged_tokens(span: Span) -> list[int]:
@@ -94,6 +100,8 @@ def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
 def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, head: str) -> Array:
     """Return the weight of the output head, (vocab_size, hidden), quantized if weights are.
 
+    With several ranks, a rank's part of it: ids in the order of the ranks.
+
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
@@ -101,7 +109,36 @@ def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, hea
         embedding: Name of the embedding.
         head: Name of the head, where there is one.
     """
-    return ops.quantize(weights[embedding if text.tie_word_embeddings else head])
+    if not text.tie_word_embeddings:
+        return ops.quantize(weights[head])
+    part = head_part(text, ops.ranks)
+    return ops.quantize(weights[embedding] if part is None else weights[embedding][part.index])
+
+
+def head_part(text: TextConfig, ranks: RankNumber) -> Part | None:
+    """Return the part of the output head that a rank has; None for all of it.
+
+    The embedding is whole on every rank: looking up takes no time, and needs no other rank then.
+    """
+    if ranks.count == 1 or text.vocab_size % ranks.count:
+        return None
+    return Part.at(ranks, 0, text.vocab_size)
+
+
+def text_parts(text: TextConfig, ranks: RankNumber, prefix: str, head: str) -> dict[str, Part]:
+    """Return the part of each tensor of decoder and head that a rank has; all of the others.
+
+    Args:
+        text: Sizes of the whole decoder.
+        ranks: The rank.
+        prefix: Prefix of the names of its tensors.
+        head: Name of the head; if it is tied, the checkpoint's copy of it is not used.
+    """
+    parts = parts_of(text, ranks, prefix)
+    part = head_part(text, ranks)
+    if part is not None and not text.tie_word_embeddings:
+        parts[head] = part
+    return parts
 
 
 def token_sizes(

@@ -8,6 +8,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
+from izwi_models.qwen3.config import parts_of, share_of
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel, token_sizes
 from izwi_models.qwen3_aligner.config import AlignerConfig, read_config, tensor_shapes
@@ -72,24 +75,35 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Aligner:
     """
     config = read_config(folder)
     shapes = tensor_shapes(config)
-    weights = dict(backend.load_weights(folder, shapes, _packable(shapes)))
+    ranks = backend.ops.ranks
+    parts = parts_of(config.text, ranks, TEXT_PREFIX)
+    weights = dict(backend.load_weights(folder, shapes, _packable(shapes), parts))
+    config = _share_of(config, ranks)
     weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text, TEXT_PREFIX)
     return Qwen3Aligner(backend.ops, weights, config)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
-    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+    """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     shapes = tensor_shapes(config)
-    return token_sizes(
-        config.text,
+    sizes = token_sizes(
+        share_of(config.text, ranks),
         shapes,
         packable=_packable(shapes),
         vocabulary=config.thinker_config.classify_num,
         encoders=encoder_sizes(config.audio),
     )
+    return sizes.of_parts(parts_of(config.text, ranks, TEXT_PREFIX))
 
 
 def _packable(shapes: TensorShapes) -> frozenset[str]:
     return packable(shapes) - {HEAD}
+
+
+def _share_of(config: AlignerConfig, ranks: RankNumber) -> AlignerConfig:
+    """Return the sizes of one rank's part; raises InvalidRequest. Encoders are whole."""
+    thinker = config.thinker_config
+    text = share_of(thinker.text_config, ranks)
+    return replace(config, thinker_config=replace(thinker, text_config=text))

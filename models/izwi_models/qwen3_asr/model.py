@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,17 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput, Request
+from izwi_models.qwen3.config import share_of
 from izwi_models.qwen3.decoder import pack
-from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head, token_sizes
+from izwi_models.qwen3.token_model import (
+    TokenModel,
+    last_tokens,
+    text_parts,
+    token_head,
+    token_sizes,
+)
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
     HEAD,
@@ -85,23 +94,33 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3ASR:
     """
     config = read_config(folder)
     shapes = _shapes(folder, config)
-    weights = dict(backend.load_weights(folder, shapes, packable(shapes)))
+    ranks = backend.ops.ranks
+    parts = text_parts(config.text, ranks, TEXT_PREFIX, HEAD)
+    weights = dict(backend.load_weights(folder, shapes, packable(shapes), parts))
     if config.text.tie_word_embeddings:
         weights.pop(HEAD, None)
+    config = _share_of(config, ranks)
     weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text, TEXT_PREFIX)
     return Qwen3ASR(backend.ops, weights, config)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
-    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+    """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
-    shapes = _shapes(folder, config)
-    encoders = encoder_sizes(config.audio)
-    return token_sizes(config.text, shapes, packable=packable(shapes), encoders=encoders)
+    shapes, parts = _shapes(folder, config), text_parts(config.text, ranks, TEXT_PREFIX, HEAD)
+    text, encoders = share_of(config.text, ranks), encoder_sizes(config.audio)
+    return token_sizes(text, shapes, packable=packable(shapes), encoders=encoders).of_parts(parts)
 
 
 def _shapes(folder: Path, config: AsrConfig) -> TensorShapes:
     # a tied checkpoint may repeat the embedding as the head, which is then checked and dropped
     with_head = not config.text.tie_word_embeddings or HEAD in tensor_names(folder)
     return tensor_shapes(config, with_head=with_head)
+
+
+def _share_of(config: AsrConfig, ranks: RankNumber) -> AsrConfig:
+    """Return the sizes of one rank's part; raises InvalidRequest. Encoders are whole."""
+    thinker = config.thinker_config
+    text = share_of(thinker.text_config, ranks)
+    return replace(config, thinker_config=replace(thinker, text_config=text))

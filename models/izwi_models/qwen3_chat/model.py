@@ -13,13 +13,16 @@ from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput, Request
+from izwi_models.qwen3.config import share_of
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import (
     TokenModel,
     last_tokens,
     logged_tokens,
+    text_parts,
     token_head,
     token_sizes,
 )
@@ -101,19 +104,23 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3Chat:
     """
     config = read_config(folder)
     shapes = _shapes(folder, config)
-    weights = dict(backend.load_weights(folder, shapes, packable(shapes)))
+    ranks = backend.ops.ranks
+    parts = text_parts(config, ranks, PREFIX, HEAD)
+    weights = dict(backend.load_weights(folder, shapes, packable(shapes), parts))
     if config.tie_word_embeddings:
         weights.pop(HEAD, None)
+    config = share_of(config, ranks)
     weights = pack(backend.ops, weights, config, PREFIX)
     end_ids = read_stop_ids(folder, config.vocab_size)
     return Qwen3Chat(backend.ops, weights, config, end_ids, folder)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
-    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+    """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
-    shapes = _shapes(folder, config)
-    return token_sizes(config, shapes, packable=packable(shapes))
+    shapes, parts = _shapes(folder, config), text_parts(config, ranks, PREFIX, HEAD)
+    sizes = token_sizes(share_of(config, ranks), shapes, packable=packable(shapes))
+    return sizes.of_parts(parts)
 
 
 def _shapes(folder: Path, config: ChatConfig) -> TensorShapes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from izwi.model.sizes import ModelSizes
 from izwi.model.step_batch import Row, Span
 from izwi.model.tracks import Track
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models import qwen3_codec as codec
+from izwi_models.qwen3.config import parts_of, share_of
 from izwi_models.qwen3_tts import speaker, talker
 from izwi_models.qwen3_tts.config import (
     CODEC_FOLDER,
@@ -194,7 +196,9 @@ class Qwen3TTS:
         if not hidden.shape[0]:
             return ops.array(np.zeros((0, self._groups), np.int64))
         first = pick(talker.codec_logits(ops, weights, hidden), 0)
-        return talker.predict_codes(ops, weights, config, hidden, first, pick)
+        # The code predictor is whole on every rank: its 15 passes would add up 150 times a frame.
+        codes = talker.predict_codes(ops, weights, config, hidden, first, pick)
+        return ops.ranks.broadcast(codes)
 
     def _add(self, positions: Positions, row: Row) -> None:
         if row.start < row.num_prompt:
@@ -237,7 +241,10 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3TTS:
     config = read_config(folder)
     codec_config = read_codec_config(folder, config)
     shapes = tensor_shapes(config)
-    weights = dict(backend.load_weights(folder, shapes, talker.packable(shapes)))
+    ranks, packable = backend.ops.ranks, talker.packable(shapes)
+    parts = parts_of(config.talker_config, ranks, talker.PREFIX)
+    weights = dict(backend.load_weights(folder, shapes, packable, parts))
+    config = replace(config, talker_config=share_of(config.talker_config, ranks))
     codec_weights = backend.load_weights(folder / CODEC_FOLDER, codec.tensor_shapes(codec_config))
     codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
     clones = config.speaker_encoder_config is not None
@@ -246,8 +253,8 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3TTS:
     return Qwen3TTS(backend.ops, weights, speech_codec, config)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
-    """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
+    """Read the sizes of a rank's part of a checkpoint, without its weights; see `ModelModule`."""
     config = read_config(folder)
     codec_config, encoders = read_codec_config(folder, config), list[EncoderSizes]()
     if speakers := config.speaker_encoder_config:
@@ -255,8 +262,8 @@ def read_sizes(folder: Path) -> ModelSizes:
         if not config.clones_by_vector:
             encoders.append(CodeSizes(codec_config))
     shapes = tensor_shapes(config)
-    return ModelSizes(
-        config.talker_config.layers,
+    sizes = ModelSizes(
+        share_of(config.talker_config, ranks).layers,
         config.talker_config.max_position_embeddings,
         (config.talker_config.vocab_size,),
         CodecSizes(codec_config),
@@ -265,6 +272,7 @@ def read_sizes(folder: Path) -> ModelSizes:
         weights=(shapes, codec.tensor_shapes(codec_config)),
         packable=talker.packable(shapes),
     )
+    return sizes.of_parts(parts_of(config.talker_config, ranks, talker.PREFIX))
 
 
 def _prompt(span: Span) -> SpeechPrompt:

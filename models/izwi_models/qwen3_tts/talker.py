@@ -17,6 +17,7 @@ from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig
 from izwi_models.qwen3_tts.prompt import NOTHING
 
+PREFIX = "talker.model."  # of the names of its stack's tensors
 _TEXT = "talker.model.text_embedding.weight"
 _HEAD = "talker.codec_head.weight"
 _PREDICTOR = "talker.code_predictor."
@@ -31,7 +32,7 @@ _PREDICTOR_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the 
 def packable(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
     """Return the matrices that may stay packed: products of the stacks, heads, and text."""
     others = {name for name in shapes if name in (_TEXT, _HEAD) or "lm_head." in name}
-    stacks = ("talker.model.", f"{_PREDICTOR}model.")
+    stacks = (PREFIX, f"{_PREDICTOR}model.")
     return frozenset(others).union(*(layer_matrices(shapes, stack) for stack in stacks))
 
 
@@ -42,7 +43,7 @@ def prepare(ops: Ops, weights: dict[str, Array], config: TTSConfig) -> dict[str,
     plain weights, which training needs for gradients. The weights are changed in place.
     """
     talker = config.talker_config
-    ready = pack(ops, weights, talker, "talker.model.")
+    ready = pack(ops, weights, talker, PREFIX)
     ready = pack(ops, ready, talker.code_predictor_config, f"{_PREDICTOR}model.")
     names = _embedding_names(talker.num_code_groups)
     sizes = [weights[name].shape[0] for name in names]
@@ -95,7 +96,7 @@ def hidden_states(
     ops: Ops, weights: Weights, config: TTSConfig, x: Array, context: AttentionContext
 ) -> Array:
     """Run the talker: input embeddings (..., tokens, hidden) -> states after the final norm."""
-    return decode(ops, weights, config.talker_config, "talker.model.", x, context)
+    return decode(ops, weights, config.talker_config, PREFIX, x, context)
 
 
 def codec_logits(ops: Ops, weights: Weights, hidden: Array) -> Array:

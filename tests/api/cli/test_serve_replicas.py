@@ -38,10 +38,41 @@ def test_devices_that_contradict_are_refused(num_replicas, devices, said):
         parse_devices(num_replicas, devices, "cpu")
 
 
-def options(devices, num_api_servers=1, record=None):
+@pytest.mark.parametrize(
+    ("num_replicas", "devices", "ranks"),
+    [
+        (0, "", [("auto", "auto")]),
+        (2, "", [("auto", "auto"), ("auto", "auto")]),
+        (0, "cuda:0,cuda:1", [("cuda:0", "cuda:1")]),
+        (0, "cuda:0,cuda:1,cuda:2,cuda:3", [("cuda:0", "cuda:1"), ("cuda:2", "cuda:3")]),
+        (2, "cuda:0,cuda:2,cuda:1,cuda:3", [("cuda:0", "cuda:2"), ("cuda:1", "cuda:3")]),
+    ],
+)
+def test_each_engine_has_the_devices_of_its_ranks(num_replicas, devices, ranks):
+    parsed = parse_devices(num_replicas, devices, "auto", tensor_parallel=2)
+    engines = ReplicaOptions(parsed, tensor_parallel=2)
+    assert [engines.devices_of(replica) for replica in range(engines.count)] == ranks
+
+
+def test_devices_that_are_no_multiple_of_the_ranks_are_refused():
+    with pytest.raises(InvalidRequest, match="--tensor-parallel 2 takes so many devices"):
+        parse_devices(0, "cuda:0,cuda:1,cuda:2", "auto", 2)
+    with pytest.raises(InvalidRequest, match="contradict each other"):
+        parse_devices(2, "cuda:0,cuda:1", "auto", 2)
+
+
+def options(devices, num_api_servers=1, record=None, tensor_parallel=1):
     runtime = RuntimeOptions("cpu", "float32")
     loads = ((), runtime, EngineConfig(), Settings(), 1.0)
-    return ServeOptions(*loads, num_api_servers, record, ReplicaOptions(devices))
+    engines = ReplicaOptions(devices, tensor_parallel=tensor_parallel)
+    return ServeOptions(*loads, num_api_servers, record, engines)
+
+
+def test_a_split_engine_needs_a_process_of_its_own():
+    two = ("cpu", "cpu")
+    check_replicas(options(two, 1, Path("all.jsonl"), 2))
+    with pytest.raises(InvalidRequest, match="--tensor-parallel needs API servers in processes"):
+        check_replicas(options(two, 0, None, 2))
 
 
 def test_what_several_engines_cannot_do_is_refused():
