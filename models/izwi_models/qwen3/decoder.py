@@ -6,7 +6,7 @@ the rotation, and a SwiGLU MLP. Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from izwi.ops import Array, AttentionContext, Ops, Weights
@@ -59,6 +59,8 @@ def decode(
     prefix: str,
     x: Array,
     context: AttentionContext,
+    *,
+    added: Sequence[Array] = (),
 ) -> Array:
     """Run the stack and its final norm.
 
@@ -69,6 +71,7 @@ def decode(
         prefix: Prefix of `layers.0...` in the names, such as "talker.model.".
         x: (..., tokens, hidden) input embeddings.
         context: Which keys each token attends to, with positions and cache.
+        added: What is added to the states after each of the first layers, like `x`.
 
     Returns:
         (..., tokens, hidden) hidden states after the final norm.
@@ -76,6 +79,8 @@ def decode(
     for n in range(config.num_hidden_layers):
         attend = partial(ops.normed_attention, spec=config.attention, context=context, layer=n)
         x = _layer(ops, weights, config, f"{prefix}layers.{n}.", x, attend)
+        if n < len(added):
+            x = x + added[n]
     return ops.rms_norm(x, weights[f"{prefix}norm.weight"], config.rms_norm_eps)
 
 
