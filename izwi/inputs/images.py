@@ -31,13 +31,13 @@ class ChatImage(Struct, frozen=True, eq=False, omit_defaults=True):
 
     Attributes:
         at: Number of characters of the message's text before it.
-        file: The file, before it is decoded; empty after.
+        url: Where the file is, or the file itself as a data: URL; empty once it is decoded.
         detail: How closely it is looked at.
         pixels: (height, width, 3) uint8 RGB, scaled for the model; None before it is decoded.
     """
 
     at: int
-    file: bytes = b""
+    url: str = ""
     detail: Detail = Detail.AUTO
     pixels: npt.NDArray[np.uint8] | None = None
 

@@ -43,7 +43,8 @@ def decode_image(content: bytes, sizing: ImageSizing) -> npt.NDArray[np.uint8]:
                 _check_size(image.width, image.height)
                 size = sizing.fit(*_upright_size(image))
                 image.load()
-                upright = _rgb(ImageOps.exif_transpose(image))
+                ImageOps.exif_transpose(image, in_place=True)
+                upright = _rgb(image)
     except (InvalidImage, TooLarge):
         raise
     except MemoryError as error:
@@ -79,7 +80,8 @@ def _rgb(image: Any) -> Any:
     from PIL import Image
 
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layer).convert("RGB")
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        white = Image.new("RGB", layer.size, (255, 255, 255))
+        white.paste(layer, mask=layer)
+        return white
     return image.convert("RGB")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from copy import copy
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -355,7 +356,7 @@ def test_an_image_of_a_wrong_size_is_refused(model):
             model.frontend.prepare_chat("r", "m", ask)
     with pytest.raises(InvalidRequest, match="not decoded"):
         model.frontend.prepare_chat(
-            "r", "m", ChatInput((ChatMessage(Role.USER, "", images=(ChatImage(0, b"x"),)),))
+            "r", "m", ChatInput((ChatMessage(Role.USER, "", images=(ChatImage(0, "data:,"),)),))
         )
 
 

@@ -90,4 +90,5 @@ def axial_angles(config: VisionConfig, rows: int, columns: int) -> Float32:
     exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     frequencies = np.float32(1.0) / np.power(np.float32(10_000.0), exponents)
     at = np.stack(token_rows(config, rows, columns), 1).astype(np.float32)
-    return (at[:, :, None] * frequencies).reshape(rows * columns, width)
+    angles: Float32 = (at[:, :, None] * frequencies).reshape(rows * columns, width)
+    return angles

@@ -7,7 +7,7 @@ from enum import Enum
 
 from izwi.errors import InvalidRequest, InvalidValue, MissingParameter, UnsupportedParameter
 from izwi.model.capability import Capability
-from izwi_api.schemas.chat import ChatBody, TemplateOptions, TextFormat, check
+from izwi_api.schemas.chat import ChatBody, TemplateOptions, TextFormat, check, check_images
 from izwi_api.services.models.served import ServedModels
 
 
@@ -74,6 +74,8 @@ def choose_pipeline(registry: ServedModels, body: ChatBody) -> Pipeline:
         InvalidRequest: The models do not support a field, or two fields contradict each other.
     """
     check(body)
+    if body.has_images:
+        check_images(body, sees=registry.model(body.model).can(Capability.SEE))
     pipeline = _pipeline(registry, body)
     if pipeline is Pipeline.SPEECH_TO_SPEECH:
         _check_spoken(body)
