@@ -90,7 +90,7 @@ class ImageDecoder:
             raise InvalidRequest("this server lacks Pillow for images: pip install 'izwi[vision]'")
         pixels = await self._decode(content, sizing)
         pixels.flags.writeable = False
-        self._keep(key, pixels)
+        self._cache(key, pixels)
         return pixels
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ class ImageDecoder:
                 "the image crashed the decoder, or needs more time or memory than is allowed"
             ) from error
 
-    def _keep(self, key: tuple[bytes, ImageSizing], pixels: UInt8) -> None:
+    def _cache(self, key: tuple[bytes, ImageSizing], pixels: UInt8) -> None:
         if key in self._kept or pixels.nbytes > _MAX_KEPT_BYTES:
             return
         self._kept[key] = pixels

@@ -6,7 +6,7 @@ the rotation, and a SwiGLU MLP. Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from izwi.ops import Array, AttentionContext, Ops, Weights
@@ -59,8 +59,6 @@ def decode(
     prefix: str,
     x: Array,
     context: AttentionContext,
-    *,
-    added: Sequence[Array] = (),
 ) -> Array:
     """Run the stack and its final norm.
 
@@ -69,13 +67,17 @@ def decode(
         weights: Tensors by checkpoint name.
         config: Sizes of the stack.
         prefix: Prefix of `layers.0...` in the names, such as "talker.model.".
-        x: (..., tokens, hidden) input embeddings.
+        x: (..., tokens, hidden) input embeddings. It may be wider: the next `hidden` columns are
+            added to the states after the first layer, those behind them after the second, and so on
+            (DeepStack).
         context: Which keys each token attends to, with positions and cache.
-        added: What is added to the states after each of the first layers, like `x`.
 
     Returns:
         (..., tokens, hidden) hidden states after the final norm.
     """
+    width = config.hidden_size
+    added = [x[..., at : at + width] for at in range(width, x.shape[-1], width)]
+    x = x[..., :width] if added else x
     for n in range(config.num_hidden_layers):
         attend = partial(ops.normed_attention, spec=config.attention, context=context, layer=n)
         x = _layer(ops, weights, config, f"{prefix}layers.{n}.", x, attend)

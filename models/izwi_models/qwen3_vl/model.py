@@ -18,9 +18,9 @@ from izwi.checkpoints.weight_files import tensor_names
 from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
-from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops import Array, Ops, Weights
 from izwi.request.request import EncodeInput
-from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import (
     TokenModel,
@@ -109,14 +109,6 @@ class Qwen3VL(TokenModel):
         tokens = ops.take(self._weights[EMBEDDING], both[0])
         tokens = ops.pad(tokens, 0, images[0].shape[1] - tokens.shape[1])
         return ops.take(ops.concat([tokens, *images], 0), both[1])
-
-    def run(self, x: Array, context: AttentionContext) -> Array:
-        """Run packed positions through the decoder; see the module for the width of `x`."""
-        ops, weights, text = self._ops, self._weights, self._text
-        width = text.hidden_size
-        added = [x[:, at : at + width] for at in range(width, x.shape[1], width)]
-        x = x[:, :width] if added else x
-        return decode(ops, weights, text, TEXT_PREFIX, x, context, added=added)
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
         """Return the bytes of each id, and the ids of added tokens, which grammars name by id."""
