@@ -90,10 +90,10 @@ def _score_of_one(first, second, k_first, k_second, scale):
 @triton.jit
 def angle_of(rotary, row, count, HALF: tl.constexpr):
     """Return where a row's cosines begin: at its rotary position, or at its own without those."""
+    at = count
     if rotary is not None:
-        return tl.load(rotary + row).to(tl.int32) * HALF
-    else:  # noqa: RET505 (one of the two is compiled)
-        return count * HALF
+        at = tl.load(rotary + row).to(tl.int32)
+    return at * HALF
 
 
 @triton.jit
