@@ -7,6 +7,7 @@ IzwiError                      internal_error
 │   ├── UnsupportedParameter   unsupported_parameter
 │   ├── InvalidAudio           invalid_audio
 │   │   └── AudioTooShort      audio_too_short
+│   ├── InvalidImage           invalid_image
 │   ├── DoesNotFit             model_too_large
 │   ├── ModelNotFound          model_not_found
 │   ├── VoiceNotFound          voice_not_found
@@ -79,6 +80,12 @@ class AudioTooShort(InvalidAudio):
     """The audio is too short to contain a word."""
 
     code = "audio_too_short"
+
+
+class InvalidImage(InvalidRequest):
+    """The image cannot be decoded, or is of a kind that is not accepted."""
+
+    code = "invalid_image"
 
 
 class DoesNotFit(InvalidRequest):

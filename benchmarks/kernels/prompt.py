@@ -58,7 +58,7 @@ def cases(spec: AttentionSpec, rows: int, behind: int) -> list[tuple[str, Callab
 
         def ours(_: int, t: int = tile, b: int = block, w: int = warps, s: int = stages) -> None:
             attend_tile[(triton.cdiv(rows, t), kv_heads)](
-                *(q, out, keys, values, positions, runs, tables, width, None, None, None),
+                *(q, out, keys, values, positions, runs, tables, width, *[None] * 4),
                 *(1e-6, head_dim**-0.5, q.stride(0), rows),
                 KV_HEADS=kv_heads,
                 GROUP=group,

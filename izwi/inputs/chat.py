@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from izwi.inputs.images import ChatImage
+
 # JSON schema of a function that was given none: its arguments are an empty object.
 NO_PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -47,6 +49,7 @@ class ChatMessage(Struct, frozen=True, omit_defaults=True):
         tool_calls: Function calls of the assistant.
         call_id: For the role `tool`: id of the call that this is the result of.
         name: Name of the speaker or the function, if given.
+        images: Images among the text, ordered by `ChatImage.at`; only for models that see.
     """
 
     role: Role
@@ -55,6 +58,7 @@ class ChatMessage(Struct, frozen=True, omit_defaults=True):
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
     name: str | None = None
+    images: tuple[ChatImage, ...] = ()
 
 
 class ToolChoice(StrEnum):
@@ -127,6 +131,11 @@ def num_characters(ask: ChatInput) -> int:
             for message in ask.messages
         )
     )
+
+
+def has_images(ask: ChatInput) -> bool:
+    """Return whether a conversation has images."""
+    return any(message.images for message in ask.messages)
 
 
 class CallText(NamedTuple):

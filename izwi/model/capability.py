@@ -13,3 +13,4 @@ class Capability(StrEnum):
     ALIGN = "alignment"
     CHAT = "chat"
     CONVERSE = "conversation"  # speech to speech
+    SEE = "vision"  # images in chat

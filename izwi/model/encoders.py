@@ -1,4 +1,4 @@
-"""Protocols of models with audio in their prompts: audio encoders."""
+"""Protocols of models with audio or images in their prompts: encoders."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from izwi.request.request import EncodeInput
 
 @runtime_checkable
 class Encodes(Protocol):
-    """A model whose prompts contain audio."""
+    """A model whose prompts contain audio or images."""
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Run the audio encoders, equal shapes as one batch."""
+        """Run the encoders; equal shapes may be one batch."""
         ...
 
 
 class EncoderSizes(Protocol):
-    """The batches that an audio encoder takes, and what they need: known without its weights."""
+    """The batches that an encoder takes, and what they need: known without its weights."""
 
     @property
     def shapes(self) -> Seq[tuple[int, ...]]:
@@ -70,4 +70,14 @@ class EncodesPadded(Protocol):
     @property
     def padded_encoders(self) -> Mapping[str, PaddedEncoder]:
         """By the `EncodeInput.kind` of the pieces that each takes."""
+        ...
+
+
+@runtime_checkable
+class EncodesWhole(Protocol):
+    """A model with encoders that take each piece as it is, like an image of any size."""
+
+    @property
+    def whole_encoders(self) -> Seq[EncoderSizes]:
+        """What they need at most, to plan the memory: these encoders have no graphs."""
         ...

@@ -14,6 +14,7 @@ from izwi.arrays import Samples
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import AnswerReader, ChatInput
 from izwi.inputs.conversation import ConversationInput
+from izwi.inputs.images import ImageSizing
 from izwi.inputs.speech import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
 from izwi.model.capability import Capability
 from izwi.request.request import Request
@@ -154,6 +155,16 @@ class ChatFrontend(Frontend, Protocol):
 
     def open_answer(self, request: Request) -> AnswerReader:
         """Return a reader for the output of a request of `prepare_chat`, as it arrives."""
+        ...
+
+
+@runtime_checkable
+class SeesImages(Protocol):
+    """A chat model that sees images: `prepare_chat` takes messages with decoded ones."""
+
+    @property
+    def image_sizing(self) -> ImageSizing:
+        """To what sizes images are scaled, before `prepare_chat`."""
         ...
 
 

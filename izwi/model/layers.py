@@ -15,12 +15,15 @@ class PagedAttention:
         head_dim: Width of one head.
         rope_theta: Base of the rotation that keys are kept in, or None for no rotation.
         window: Positions that a query sees, itself included; None: all before it.
+        rope_sections: As in `AttentionSpec`. Requests of such a model say in
+            `RotatedPrompt.rotary` by what their positions turn.
     """
 
     num_kv_heads: int
     head_dim: int
     rope_theta: float | None = None
     window: int | None = None
+    rope_sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class KVSpec:
         rope_theta: Base of the rotary embedding of the stored keys.
         windows: Number of positions that a query sees, for each attention layer; empty for all.
         conv: Short convolutions, or None. Their inputs are stored in the page, see `PagedKV`.
+        rope_sections: As in `PagedAttention`.
     """
 
     num_layers: int
@@ -73,6 +77,7 @@ class KVSpec:
     rope_theta: float | None = None
     windows: tuple[int | None, ...] = ()
     conv: ConvSpec | None = None
+    rope_sections: tuple[int, ...] = ()
 
     @staticmethod
     def from_layers(layers: Sequence[CacheSpec]) -> KVSpec:
@@ -84,10 +89,10 @@ class KVSpec:
         """
         attention = [layer for layer in layers if isinstance(layer, PagedAttention)]
         convs = [layer for layer in layers if isinstance(layer, ShortConv)]
-        shapes = {(a.num_kv_heads, a.head_dim, a.rope_theta) for a in attention}
+        shapes = {(a.num_kv_heads, a.head_dim, a.rope_theta, a.rope_sections) for a in attention}
         if len(shapes) != 1 or len(set(convs)) > 1:
             raise ValueError("attention layers, and short convolutions, must be alike in a model")
-        ((heads, head_dim, rope_theta),) = shapes
+        ((heads, head_dim, rope_theta, rope_sections),) = shapes
         windows = tuple(layer.window for layer in attention)
         return KVSpec(
             len(attention),
@@ -96,6 +101,7 @@ class KVSpec:
             rope_theta,
             windows if any(windows) else (),
             ConvSpec(len(convs), convs[0].channels, convs[0].width) if convs else None,
+            rope_sections,
         )
 
 

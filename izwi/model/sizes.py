@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from izwi.model.encoders import EncoderSizes, Encodes, EncodesPadded
+from izwi.model.encoders import EncoderSizes, Encodes, EncodesPadded, EncodesWhole
 from izwi.model.layers import CacheSpec
 from izwi.model.protocol import Model
 from izwi.model.tracks import CodecSizes, frame_track
@@ -26,6 +26,7 @@ class ModelSizes:
         codec: The codec of the track with audio, or None.
         encodes: Whether the model implements `izwi.model.encoders.Encodes`.
         encoders: Its audio encoders that take padded pieces.
+        whole_encoders: Its encoders that take pieces as they are, and have no graphs.
         weights: Shapes of all tensors; of a model that is loaded, none.
         packable: Names of matrices that may stay packed: see `ModelBackend.load_weights`.
     """
@@ -36,6 +37,7 @@ class ModelSizes:
     codec: CodecSizes | None = None
     encodes: bool = False
     encoders: tuple[EncoderSizes, ...] = ()
+    whole_encoders: tuple[EncoderSizes, ...] = ()
     weights: tuple[TensorShapes, ...] = ()
     packable: frozenset[str] = frozenset()
 
@@ -64,4 +66,5 @@ class ModelSizes:
             None if frames is None else tracks[frames].codec,
             isinstance(model, Encodes),
             tuple(model.padded_encoders.values()) if isinstance(model, EncodesPadded) else (),
+            tuple(model.whole_encoders) if isinstance(model, EncodesWhole) else (),
         )

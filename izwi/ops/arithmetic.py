@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -129,6 +130,12 @@ class ArithmeticOps(CoreOps, Protocol):
 
     def silu(self, x: Array) -> Array:
         return x * self.sigmoid(x)
+
+    def gelu_tanh(self, x: Array) -> Array:
+        """Compute the approximation of `gelu` with tanh, in float32."""
+        wide = self.cast(x)
+        inner = (wide + 0.044715 * wide * wide * wide) * (2.0 / math.pi) ** 0.5
+        return self.cast(0.5 * wide * (1.0 + self.tanh(inner)), x)
 
     def elu(self, x: Array) -> Array:
         return self.relu(x) + self.exp(self.clip(x, None, 0.0)) - 1.0

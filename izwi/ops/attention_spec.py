@@ -15,6 +15,8 @@ class AttentionSpec:
         head_dim: Width of one head. Scores are scaled by head_dim ** -0.5.
         rope_theta: Base of the rotary embedding (half-rotation layout), or None for no rotation.
         norm_eps: Epsilon of the RMS norm over each query and key head, if there is one.
+        rope_sections: Frequencies that turn by time, height and width, interleaved: see
+            `frequency_axes`. Empty: all turn by the position.
     """
 
     num_heads: int
@@ -22,3 +24,4 @@ class AttentionSpec:
     head_dim: int
     rope_theta: float | None
     norm_eps: float = 1e-6
+    rope_sections: tuple[int, ...] = ()

@@ -6,7 +6,7 @@ A request is frozen. `izwi.request.sequence` is the request while it runs.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import numpy.typing as npt
 from msgspec import Struct
@@ -71,17 +71,17 @@ class SamplingParams(Struct, frozen=True):
 
 
 class EncodeInput(Struct, frozen=True, eq=False):
-    """One piece of audio that an encoder turns into part of a prompt.
+    """One piece of audio, or one image, that an encoder turns into part of a prompt.
 
     Attributes:
         kind: The model's name for the encoder.
-        values: The encoder's input (features or samples), float32.
+        values: The encoder's input: features or samples, float32, or pixels, uint8.
         digest: Of the values, computed if not given; equal pieces are encoded once and share their
             positions.
     """
 
     kind: str
-    values: Float32
+    values: npt.NDArray[Any]
     digest: int = _UNKNOWN_DIGEST
 
     def __post_init__(self) -> None:
@@ -112,6 +112,16 @@ class Prompt(Protocol):
 
         A router compares them with the prefixes that engines have.
         """
+        ...
+
+
+@runtime_checkable
+class KnowsEncodeEnds(Protocol):
+    """A prompt whose encode inputs are read at their own positions only."""
+
+    @property
+    def encode_ends(self) -> tuple[int, ...]:
+        """One past the last position that each is read at: if those are cached, it need not run."""
         ...
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from izwi.arrays import Float32
-from izwi.request.request import Reason, Request
+from izwi.request.request import KnowsEncodeEnds, Reason, Request
 from izwi.request.timing import TimedEvent, Timing
 from izwi.request.track_log import ONE_TRACK, Entry, Following, TrackProgress, Tracks
 
@@ -286,6 +286,7 @@ class Sequence:
         num_prompt: Number of positions of the prompt.
         output_positions: Positions of the prompt at which entries are drawn; empty if they follow
             the prompt.
+        encode_ends: As `KnowsEncodeEnds.encode_ends`; empty if all are needed.
     """
 
     request: Request
@@ -304,6 +305,7 @@ class Sequence:
     drawing: Drawing = field(init=False)
     num_prompt: int = field(init=False)
     output_positions: tuple[int, ...] = field(init=False)
+    encode_ends: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
@@ -312,6 +314,17 @@ class Sequence:
         self.num_prompt = self.request.prompt.num_positions
         self.output_positions = self.request.output_positions
         self.drawing = Drawing.from_request(self.request)
+        prompt = self.request.prompt
+        self.encode_ends = prompt.encode_ends if isinstance(prompt, KnowsEncodeEnds) else ()
+
+    def missing_encodes(self, num_computed: int) -> list[int]:
+        """Return the encode inputs that must run before the positions after the computed ones."""
+        ends = self.encode_ends
+        return [
+            i
+            for i, result in enumerate(self.encoded)
+            if result is None and (not ends or ends[i] > num_computed)
+        ]
 
     def note(self, event: TimedEvent, now_s: float, lasted_s: float = 0.0) -> None:
         """Add an event to its timing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from izwi.backends.memory_plan import (
@@ -41,7 +42,8 @@ def typical_positions(sizes: ModelSizes) -> int:
     """Return the positions of a typical request of a model."""
     if len(sizes.vocabularies) > 1:
         return _SPOKEN_TURN
-    return _SENTENCE if sizes.codec is not None or sizes.encodes else _TEXT_TURN
+    speech = sizes.codec is not None or (sizes.encodes and not sizes.whole_encoders)
+    return _SENTENCE if speech else _TEXT_TURN
 
 
 def row_bytes(sizes: ModelSizes, itemsize: int) -> int:
@@ -62,7 +64,7 @@ def row_bytes(sizes: ModelSizes, itemsize: int) -> int:
 def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> GraphBytes:
     """Estimate the memory of a model's graphs, from the sizes of its encoders and its codec."""
     steps = [_PROMPT_BYTES]
-    for encoder in sizes.encoders:
+    for encoder in (*sizes.encoders, *sizes.whole_encoders):
         for shape in encoder.shapes:
             pieces = min(config.max_step_encodes, encoder.max_pieces(shape))
             steps.append(encoder.peak_values(shape, pieces) * itemsize)
@@ -73,6 +75,16 @@ def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> 
         rows = min(config.max_running, config.max_step_vocodes)
         codec_bytes = rows * int(chunk + _STATE_COPIES * row_bytes(sizes, itemsize))
     return GraphBytes(max(steps), codec_bytes, _BUFFER_BYTES, _DRIVER_BYTES)
+
+
+def _whole_bytes(sizes: ModelSizes, itemsize: int) -> int:
+    """Return what the encoders without graphs take, of which one runs at a time."""
+    needs = [
+        encoder.peak_values(shape, encoder.max_pieces(shape)) * itemsize
+        for encoder in sizes.whole_encoders
+        for shape in encoder.shapes
+    ]
+    return max(needs, default=0)
 
 
 def needs_of(
@@ -127,7 +139,12 @@ def plan_models(
     if not (backend.captures and config.graphs):
         return plan
     fitting = config.with_streams(plan.num_streams)
-    return planned(fitting, lambda name: backend.rehearse(models[name], fitting))
+
+    def measured(name: str) -> GraphBytes:
+        graphs = backend.rehearse(models[name], fitting)
+        return replace(graphs, steps=max(graphs.steps, _whole_bytes(sizes[name], backend.itemsize)))
+
+    return planned(fitting, measured)
 
 
 def prepare_device(

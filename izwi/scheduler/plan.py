@@ -107,9 +107,9 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     urgency: Urgency = Urgency()
     audio: FramesDue = NO_FRAMES
 
-    def with_prefix(self, num_computed: int, num_pages: int) -> View:
+    def with_prefix(self, num_computed: int, num_pages: int, num_encodes: int) -> View:
         """Return the view of a waiting sequence with its match in the prefix tree."""
-        progress = replace(self.progress, num_computed=num_computed)
+        progress = replace(self.progress, num_computed=num_computed, num_encodes=num_encodes)
         return replace(self, progress=progress, num_pages=num_pages)
 
 

@@ -372,7 +372,7 @@ class Scheduler:
             progress=Progress(
                 num_positions=num_positions,
                 num_computed=kv.num_computed,
-                num_encodes=sum([result is None for result in encoded]) if encoded else 0,
+                num_encodes=len(sequence.missing_encodes(kv.num_computed)) if encoded else 0,
                 encode_only=request.encode_only,
                 backpressured=starved or sequence.emits_nothing,
                 ended=status.ended or pending.ends,
@@ -435,7 +435,9 @@ class Scheduler:
             if rest and (rest[0] in self._in_flight or rest[0] in pending):
                 continue  # a prompt in flight computes its prefix, so it waits for a later step
             pending.update(rest)
-            views.append(view.with_prefix(num_computed, self.memory.num_shared_by_others(found)))
+            num_encodes = len(sequence.missing_encodes(num_computed)) if sequence.encoded else 0
+            num_shared = self.memory.num_shared_by_others(found)
+            views.append(view.with_prefix(num_computed, num_shared, num_encodes))
         return views
 
     # -- executing the plan ------------------------------------------------------------------
@@ -452,7 +454,7 @@ class Scheduler:
         encode: list[tuple[Sequence, int]] = []
         for key, count in plan.encode:
             sequence = self._running[key]
-            missing = [i for i, result in enumerate(sequence.encoded) if result is None]
+            missing = sequence.missing_encodes(sequence.kv.num_computed)
             encode += [(sequence, i) for i in missing[:count]]
             sequence.status.last_step = self.counts.steps
         rows: list[PlannedRow] = []
@@ -463,6 +465,8 @@ class Scheduler:
             computed = kv.num_computed
             if computed < start:  # a lower tier has dropped part of the match
                 stop += computed - start
+                if sequence.missing_encodes(computed):
+                    continue  # an image of that part was not planned; it runs in a later step
             if stop > size * len(kv.pages):
                 missing_pages = pages_for(stop, size) - len(kv.pages)
                 if missing_pages > self.memory.num_available:

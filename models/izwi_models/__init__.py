@@ -1,7 +1,7 @@
 """Model families: how each kind of checkpoint computes, over `izwi.ops`."""
 
 from izwi.model.family import Family
-from izwi_models import lfm2_audio, qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts
+from izwi_models import lfm2_audio, qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts, qwen3_vl
 
 FAMILIES: tuple[Family, ...] = (
     lfm2_audio.FAMILY,
@@ -9,4 +9,5 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_aligner.FAMILY,
     qwen3_chat.FAMILY,
     qwen3_tts.FAMILY,
+    qwen3_vl.FAMILY,
 )

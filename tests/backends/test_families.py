@@ -14,11 +14,14 @@ from msgspec.structs import replace
 from izwi.backends.protocol import Backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
+from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.conversation import AudioContent
+from izwi.inputs.images import ChatImage
 from izwi.inputs.speech import AlignmentInput
 from izwi.request.request import Request
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
+from izwi_models.qwen3_vl import FAMILY as VL
 from tests.backends.kinds import AHEAD, backend_of
 from tests.models.kinds import KINDS, request_of
 from tests.models.loading import load_checkpoint
@@ -27,7 +30,10 @@ from tests.models.test_lfm2_mixed import LIVELY, talk
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import waveform
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
+from tests.models.tiny_vl import drawn_image, write_tiny_vl
 from tests.ops.tables import composed
+
+SIZES = ((48, 32), (32, 80))  # width, height
 
 Outputs = dict[str, tuple[list[list[int]], np.ndarray]]
 
@@ -49,6 +55,17 @@ def alignments(frontend: Any) -> list[Request]:
     ]
 
 
+def views(frontend: Any) -> list[Request]:
+    """Two questions about images, and one without."""
+    images = [ChatImage(3 * n, pixels=drawn_image(*size, n)) for n, size in enumerate(SIZES)]
+    asks = [
+        ChatInput((ChatMessage(Role.USER, "Is it?", images=shown),), temperature=0.0)
+        for shown in (tuple(images), (), tuple(images[1:]))
+    ]
+    requests = [frontend.prepare_chat(str(n), "m", ask) for n, ask in enumerate(asks)]
+    return [replace(request, max_entries=3 + 2 * n) for n, request in enumerate(requests)]
+
+
 def asked(kind: str) -> Callable[[Any], list[Request]]:
     """Three requests of a few entries."""
 
@@ -68,6 +85,7 @@ CASES: dict[str, tuple[Any, Callable[[Path], Path], Callable[[Any], list[Request
 } | {
     "aligner": (ALIGNER, write_tiny_aligner, alignments),
     "speech to speech": (S2S, lively, talks),
+    "vision": (VL, write_tiny_vl, views),
 }
 
 

@@ -96,6 +96,7 @@ def test_statuses_that_clients_rely_on() -> None:
         "MissingParameter": 400,
         "UnsupportedParameter": 400,
         "InvalidAudio": 400,
+        "InvalidImage": 400,
         "DoesNotFit": 400,
         "AudioTooShort": 400,
         "ModelNotFound": 404,

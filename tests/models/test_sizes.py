@@ -15,16 +15,19 @@ from izwi.ops.ranks import Part
 from izwi_models import FAMILIES
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.qwen3_aligner import FAMILY as ALIGNER
+from izwi_models.qwen3_vl import FAMILY as VL
 from tests.models.kinds import KINDS
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 from tests.models.tiny_tts import write_tiny_tts
+from tests.models.tiny_vl import write_tiny_vl
 
 CASES: dict[str, tuple[Family, Callable[[Path], Path]]] = {
     **KINDS,
     "cloning": (KINDS["tts"][0], lambda folder: write_tiny_tts(folder, "base")),
     "aligner": (ALIGNER, write_tiny_aligner),
     "s2s": (S2S, write_tiny_lfm2_audio),
+    "vl": (VL, write_tiny_vl),
 }
 
 
@@ -64,7 +67,9 @@ def test_sizes_are_known_without_weights(
     assert read.packable
     assert not any(packables[1:])  # of a codec's tensors none
     assert len(read.encoders) == len(loaded.encoders)
-    for ours, theirs in zip(read.encoders, loaded.encoders, strict=True):
+    assert len(read.whole_encoders) == len(loaded.whole_encoders) == (kind == "vl")
+    of_read, of_loaded = ((*sizes.encoders, *sizes.whole_encoders) for sizes in (read, loaded))
+    for ours, theirs in zip(of_read, of_loaded, strict=True):
         assert list(ours.shapes) == list(theirs.shapes)
         for shape in ours.shapes:
             assert ours.max_pieces(shape) == theirs.max_pieces(shape)

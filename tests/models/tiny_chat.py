@@ -6,6 +6,7 @@ the rest in the environment of the reference package.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,12 @@ def write_tiny_chat(
     return folder
 
 
-def write_tokenizer(folder: Path, template: str | None = None) -> None:
-    """Write vocab.json, merges.txt and tokenizer_config.json: bytes, a few merges, SPECIALS."""
+def write_tokenizer(
+    folder: Path,
+    template: str | None = None,
+    specials: Mapping[str, tuple[int, bool]] = SPECIALS,
+) -> None:
+    """Write vocab.json, merges.txt and tokenizer_config.json: bytes, a few merges, specials."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = {letter: byte for byte, letter in enumerate(byte_pieces())}
     for left, right in MERGES:
@@ -179,7 +184,7 @@ def write_tokenizer(folder: Path, template: str | None = None) -> None:
     plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
     added = {
         str(index): {"content": name, "special": special, **plain}
-        for name, (index, special) in SPECIALS.items()
+        for name, (index, special) in specials.items()
     }
     values: dict[str, Any] = {"added_tokens_decoder": added, "tokenizer_class": "Qwen2Tokenizer"}
     values |= {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None}

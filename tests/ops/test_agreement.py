@@ -84,7 +84,7 @@ def norms(ops, x):
 
 @case
 def pointwise(ops, x):
-    names = ("silu", "gelu", "elu", "relu", "sigmoid", "tanh", "softmax", "exp", "sin")
+    names = ("silu", "gelu", "gelu_tanh", "elu", "relu", "sigmoid", "tanh", "softmax", "exp", "sin")
     many = [getattr(ops, name)(3 * x(4, 9)) for name in names]
     square = x(3, 4) * x(3, 4)
     return [

@@ -24,6 +24,17 @@ export function setText(itemId, who, text) {
   scroll();
 }
 
+// A picture that the user shows. Its text stands for it in files, and it is not sent again.
+export function setPicture(itemId, canvas) {
+  const line = lineOf(itemId, "user");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", "A picture");
+  line.isPicture = true;
+  line.text = "[picture]";
+  line.body.replaceChildren(canvas);
+  scroll();
+}
+
 export function lineOf(itemId, who) {
   if (!byItem.has(itemId)) {
     const body = h("span", { class: "words" });
@@ -83,7 +94,7 @@ export function clear() {
 
 // The last lines of this session as items for a new one: what was said, and what of it was heard.
 export function historyItems(most = 20) {
-  return lines.filter((line) => line.who && line.session === session && said(line)).slice(-most).map((line) => ({
+  return lines.filter((line) => line.who && line.session === session && !line.isPicture && said(line)).slice(-most).map((line) => ({
     type: "message", role: line.who,
     content: [{ type: line.who === "user" ? "input_text" : "output_text", text: said(line) }],
   }));

@@ -14,6 +14,8 @@ const RETURNS = new Set([1001, 1006, 1012]); // close codes after which the serv
 const ENDINGS = new Set(["session_expired", "idle_timeout", "unread_output", "too_many_errors", "internal_error"]);
 const REFUSED = "No live session could be opened: the server is full, or needs a key. Try again soon, or enter a key with the button at the edge of the page.";
 
+const newItemId = () => `item_${crypto.getRandomValues(new Uint32Array(3)).join("")}`.slice(0, 32);
+
 export class Session {
   // `settings` are model, voice, turns ("" if a button is held to talk) and instructions. The hooks:
   // onState(name), onNote(text, bad), onTurn(turn), onEnd({ why, returns }).
@@ -116,12 +118,19 @@ export class Session {
   // Type instead of speaking.
   say(text) {
     this.stopAnswer();
-    const id = `item_${crypto.getRandomValues(new Uint32Array(3)).join("")}`.slice(0, 32);
+    const id = newItemId();
     conversation.setText(id, "user", text);
     this.turn = { lastWord: performance.now() };
     this.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content: [{ type: "input_text", text }] } });
     this.send({ type: "response.create" });
     this.hooks.onState("thinking");
+  }
+
+  // Show a picture: what is said or typed next is about it.
+  show(url, canvas) {
+    const id = newItemId();
+    conversation.setPicture(id, canvas);
+    this.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content: [{ type: "input_image", image_url: url }] } });
   }
 
   // Hold a button to talk: what is said while it is held is one turn.

@@ -4,6 +4,7 @@ import { drawLevels, Microphone } from "./audio.js";
 import * as conversation from "./conversation.js";
 import { showTurn, turns } from "./latency.js";
 import * as microphones from "./microphones.js";
+import * as pictures from "./pictures.js";
 import { modelsOf, onCondition, onLists, untilReady, voicesOf } from "./server.js";
 import { Session } from "./session.js";
 import { bindSettings } from "./settings.js";
@@ -59,6 +60,7 @@ export function start() {
     curl: () => snippets.talkCurl(settings()), python: () => snippets.talkPython(settings()), javascript: () => snippets.talkScript(settings()),
   });
   microphones.start();
+  pictures.start(showPicture);
   conversation.start();
   showTurn({});
   showOpen();
@@ -92,6 +94,7 @@ function list() {
   fill(byId("talk-model"), models.map(({ id }) => ({ value: id })));
   fill(byId("talk-voice"), voicesOf(modelsOf("speech")[0]?.id).map(({ name }) => ({ value: name })));
   showPrompts();
+  pictures.showButton();
   const possible = models.length > 0;
   byId("talk-start").disabled = !possible && !session;
   byId("typed").disabled = byId("talk-send").disabled = !possible;
@@ -186,6 +189,11 @@ async function speakToo(mine) {
 async function type(text) {
   if (!session) await begin(false);
   if (session && !session.isOver) session.say(text);
+}
+
+async function showPicture(url, canvas) {
+  if (!session) await begin(false);
+  if (session && !session.isOver) session.show(url, canvas);
 }
 
 function end() {

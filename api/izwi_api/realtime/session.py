@@ -15,6 +15,7 @@ import msgspec
 from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.realtime.answering.response_maker import (
     ResponseMaker,
+    check_images,
     check_settings,
     response_items,
     response_settings,
@@ -179,6 +180,8 @@ class RealtimeSession:
         match event:
             case ItemCreate(item=value, previous_item_id=place):
                 item = parse_item(value, input_wire(self._dialogue.settings))
+                if isinstance(settings := self._dialogue.settings, RealtimeSettings):
+                    check_images(self._services, settings.model, [item])
                 previous = conversation.add(item, place)
                 for kind in ("added", "done"):
                     self._emit(
@@ -207,6 +210,7 @@ class RealtimeSession:
         changed = await response_settings(self._services, settings, options)
         known = {item.item_id: item for item in self._dialogue.conversation.items}
         items = response_items(options, known, input_wire(settings))
+        check_images(self._services, settings.model, items or ())
         setting = self._maker.setting(changed, options)
         if setting.in_conversation:
             self._dialogue.create(changed, setting, items)

@@ -17,6 +17,7 @@ from izwi_api.http.spoken_response import Spoken, spoken_response
 from izwi_api.schemas.chat import FORMATS, ChatBody, chat_input
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
 from izwi_api.services.chat.cascade_completion import CascadeCompletion
+from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -46,7 +47,7 @@ async def speak_answer(
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Spoken]:
-        ask = chat_input(body, seed, turns.texts)
+        ask = await with_pixels(services, model, chat_input(body, seed, turns.texts))
         speaks = Voice(speech_model, SpeechInput("", voice=voice, seed=seed))
         async with await open_spoken_answer(model, ask, speaks, stops=body.stop) as spoken:
             completion = CascadeCompletion(body.model, kept.new_id(), spoken, turns.num_heard)

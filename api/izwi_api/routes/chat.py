@@ -24,6 +24,7 @@ from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.stream_options import includes_usage, obfuscates
 from izwi_api.services.chat.answer import ChatAnswer, finish_all, merged_deltas, open_answers
 from izwi_api.services.chat.completion import Completion
+from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.pipeline import Pipeline, choose_pipeline
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
@@ -81,7 +82,12 @@ async def _write_answer(
     """
     # Without a seed each call gets another answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS), texts)
-    opening = open_answers(model, ask, stops=body.stop, count=body.n or 1)
+
+    async def open_seen() -> Answers[ChatAnswer]:
+        seen = await with_pixels(services, model, ask)
+        return await open_answers(model, seen, stops=body.stop, count=body.n or 1)
+
+    opening = open_seen()
     completion = Completion(body.model)
 
     async def store(answers: Sequence[ChatAnswer]) -> None:

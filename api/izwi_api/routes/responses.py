@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -21,6 +22,7 @@ from izwi_api.routes.openapi import answers, json_body
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
 from izwi_api.schemas.stream_options import obfuscates
 from izwi_api.services.chat.answer import ChatAnswer, open_answer
+from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -51,9 +53,10 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
         before = await services.responses.messages(key_name(), body.previous_response_id)
     ask = response_input(body, before, secrets.randbits(_SEED_BITS))
     model = services.registry.chat(body.model)
+    seeing = partial(with_pixels, services, model, ask)
     writer = ResponseWriter(body, f"resp_{uuid4().hex}")
     kept = services.responses if body.store is not False else None
-    events = _opened_events(model, ask, writer, kept, before)
+    events = _opened_events(model, seeing, writer, kept, before)
     if body.stream:
         return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
     async with aclosing(events):
@@ -64,13 +67,13 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
 
 async def _opened_events(
     model: ServedModel[ChatFrontend],
-    ask: ChatInput,
+    seeing: Callable[[], Awaitable[ChatInput]],
     writer: ResponseWriter,
     kept: StoredResponses | None,
     before: tuple[ChatMessage, ...],
 ) -> AsyncGenerator[Event]:
     try:
-        answer = await open_answer(model, ask)
+        answer = await open_answer(model, await seeing())
     except InvalidRequest as error:
         if error.param == "messages":  # what they are called elsewhere
             error.param = "input"

@@ -229,6 +229,11 @@ class ChatBody(Strict):
         return any(message.has_audio for message in self.messages)
 
     @property
+    def has_images(self) -> bool:
+        """Whether a message has an image."""
+        return any(isinstance(part, ImagePart) for m in self.messages for part in m.parts)
+
+    @property
     def speaks(self) -> bool:
         """Whether the answer has audio."""
         return "audio" in (self.modalities or ())
@@ -243,15 +248,34 @@ def check(body: ChatBody) -> None:
     _check_together(body)
 
 
-def _check_content(messages: Sequence[Message]) -> None:
-    for place, message in enumerate(messages):
+def check_images(body: ChatBody, *, sees: bool) -> None:
+    """Validate images. Raises InvalidValue, which names the place of the first wrong one.
+
+    Args:
+        body: The request body.
+        sees: Whether the model that answers sees images.
+    """
+    for place, message in enumerate(body.messages):
         for part_place, part in enumerate(message.parts):
-            if isinstance(part, ImagePart):
+            if not isinstance(part, ImagePart):
+                continue
+            where = f"messages[{place}].content[{part_place}]"
+            if not sees:
                 raise InvalidValue(
-                    "parts of the type 'image_url' are not supported, because no served model can "
-                    "see; send parts of the type 'text' or 'input_audio'",
-                    param=f"messages[{place}].content[{part_place}]",
+                    f"model {body.model!r} cannot see, so parts of the type 'image_url' are not "
+                    "supported; send parts of the type 'text' or 'input_audio'",
+                    param=where,
                 )
+            if message.role != "user":
+                raise InvalidValue("images belong into messages of the role 'user'", param=where)
+            try:
+                part.unpack(0)
+            except InvalidValue as error:
+                raise InvalidValue(str(error), param=where) from error
+
+
+def _check_content(messages: Sequence[Message]) -> None:
+    for message in messages:
         if message.audio is not None and message.role != "assistant":
             raise InvalidRequest("only a message of the assistant may have audio", param="messages")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
+from msgspec.structs import replace
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -21,7 +22,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from izwi.errors import InvalidValue
 from izwi.inputs.chat import NO_PARAMETERS, ChatMessage, Role, ToolCall
+from izwi.inputs.images import ChatImage, Detail
 
 MAX_TOOLS = 128
 _MAX_CALLS = 128
@@ -80,16 +83,43 @@ class AudioPart(Strict):
     input_audio: Annotated[InputAudio, BeforeValidator(_with_format)]
 
 
-_IMAGE = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+_DETAILS = ("auto", "low", "high", "original")
+_IMAGE = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string"},
+        "detail": {"type": "string", "enum": list(_DETAILS)},
+    },
+    "required": ["url"],
+}
 
 
 class ImagePart(BaseModel):
-    """An image. No model here can see, so each is refused, and its other keys are not read."""
+    """An image, for models that see; other models refuse it, whatever it holds."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     type: Literal["image_url"]
     image_url: Annotated[Any, WithJsonSchema(_IMAGE)] = None
+
+    def unpack(self, at: int) -> ChatImage:
+        """Return the image, after so many characters of text. Raises InvalidValue."""
+        value = self.image_url
+        return image_of(value if isinstance(value, dict) else {"url": value}, at)
+
+
+def image_of(value: Mapping[str, object], at: int) -> ChatImage:
+    """Return an image of its `url` and `detail`, after so many characters of text.
+
+    Raises:
+        InvalidValue: One of them is of the wrong kind.
+    """
+    url, detail = value.get("url"), value.get("detail") or "auto"
+    if not isinstance(url, str) or not url:
+        raise InvalidValue("image_url must have a url", param="messages")
+    if detail not in _DETAILS:
+        raise InvalidValue(f"detail must be one of {', '.join(_DETAILS)}", param="messages")
+    return ChatImage(at, url, Detail.HIGH if detail == "original" else Detail(str(detail)))
 
 
 def _part_tag(value: object) -> str | None:
@@ -107,8 +137,8 @@ Part = Annotated[
     Discriminator(
         _part_tag,
         custom_error_type="part",
-        custom_error_message="a part must be an object whose type is 'text' or 'input_audio', or "
-        "'refusal' in messages of the assistant",
+        custom_error_message="a part must be an object whose type is 'text' or 'input_audio', "
+        "'image_url' in messages of the user, or 'refusal' in messages of the assistant",
     ),
 ]
 
@@ -305,8 +335,19 @@ class Message(Strict):
         """Return the message in the format of chat models.
 
         Args:
-            text: Its text, if it is not `text`: what was heard, or said, instead of audio.
+            text: Its text, if it is not `text`: what was heard, or said, instead of audio. Images
+                then stand before it.
+
+        Raises:
+            InvalidValue: An image is not valid.
         """
+        images: tuple[ChatImage, ...] = ()
+        if any(isinstance(part, ImagePart) for part in self.parts):
+            shown, images = self._with_images()
+            if text is None:
+                text = shown
+            else:
+                images = tuple(replace(image, at=0) for image in images)
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in self.tool_calls or ()
@@ -318,7 +359,23 @@ class Message(Strict):
             calls,
             self.tool_call_id,
             self.name if self.role == "tool" else None,
+            images,
         )
+
+    def _with_images(self) -> tuple[str, tuple[ChatImage, ...]]:
+        """Return the text, and the images at their places in it.
+
+        Texts side by side are lines, and nothing stands between text and an image.
+        """
+        text, images, after_text = "", [], False
+        for part in self.parts:
+            if isinstance(part, ImagePart):
+                images.append(part.unpack(len(text)))
+                after_text = False
+            else:
+                text += ("\n" if after_text else "") + text_of(part)
+                after_text = True
+        return text, tuple(images)
 
 
 def text_of(part: Part) -> str:

@@ -15,16 +15,19 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import ErrorDetails
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import NO_PARAMETERS, ChatInput, ChatMessage, Role, ToolCall, ToolChoice
+from izwi.inputs.images import ChatImage
 from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
 from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,
     Strict,
     ToolChoiceWord,
+    image_of,
     text_or_list,
     tool_choice_discriminator,
 )
@@ -57,12 +60,35 @@ Text = Annotated[
 ]
 
 
+class ImagePart(_Item):
+    """An image of a message of the user."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+Content = Annotated[
+    str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]] | None,
+    text_or_list(
+        Annotated[TextPart | ImagePart, Field(discriminator="type")],
+        "text must be a string or a list of parts",
+    ),
+]
+
+
 class MessageItem(_Item):
     """A message. One that a response returned can be sent back unchanged."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text = None
+    content: Content = None
+
+    @model_validator(mode="after")
+    def _only_the_user_shows(self) -> MessageItem:
+        if self.role != "user" and any(isinstance(p, ImagePart) for p in self.content or ()):
+            raise ValueError("images belong into messages of the role 'user'")
+        return self
 
 
 class FunctionCallItem(_Item):
@@ -132,7 +158,7 @@ def _refusal(place: int, item: Mapping[str, object], error: ErrorDetails) -> str
 def _reason(error: ErrorDetails) -> str:
     field = error["loc"][-1]
     if isinstance(field, int) or field == "type":
-        return "only text parts are supported"
+        return "only text parts, and images of the user, are supported"
     if error["type"] == "missing" or field == "role":
         given = field if error["type"] == "missing" else error["input"]
         return f"{given!r} is missing or has an unknown value"
@@ -295,7 +321,8 @@ def messages_of(given: str | Sequence[Item]) -> tuple[ChatMessage, ...]:
     for item in given:
         match item:
             case MessageItem(role=role, content=content):
-                messages.append(ChatMessage(_ROLES[role], _text(content)))
+                text, images = _content(content)
+                messages.append(ChatMessage(_ROLES[role], text, images=images))
             case FunctionCallItem():
                 call = ToolCall(item.call_id, item.name, item.arguments)
                 if not (messages and messages[-1].role is Role.ASSISTANT):
@@ -306,6 +333,23 @@ def messages_of(given: str | Sequence[Item]) -> tuple[ChatMessage, ...]:
             case FunctionOutputItem(output=output, call_id=call_id):
                 messages.append(ChatMessage(Role.TOOL, _text(output), call_id=call_id))
     return tuple(messages)
+
+
+def _content(
+    content: str | Sequence[TextPart | ImagePart] | None,
+) -> tuple[str, tuple[ChatImage, ...]]:
+    """Return the text of a message, and its images at their places in it; see `Message.unpack`."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    text, images, after_text = "", [], False
+    for part in content:
+        if isinstance(part, ImagePart):
+            images.append(image_of({"url": part.image_url, "detail": part.detail}, len(text)))
+            after_text = False
+        else:
+            text += ("\n" if after_text else "") + part.text
+            after_text = True
+    return text, tuple(images)
 
 
 def _text(content: str | Sequence[TextPart] | None) -> str:

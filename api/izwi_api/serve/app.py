@@ -32,6 +32,7 @@ from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
 from izwi_api.services.context import Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
+from izwi_api.services.images import ImageDecoder
 from izwi_api.services.models.changes import ModelChanges
 from izwi_api.services.models.served import Registry, ServedModels
 from izwi_api.services.store.answers import StoredAnswers
@@ -101,6 +102,7 @@ def create_app(
             changes.stop()
             await engine.stop()
             decoder.stop()
+            images.stop()
             references.stop()
             items.close()
             if audit_log is not None:
@@ -113,12 +115,12 @@ def create_app(
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
     decoder = _decoder(settings)
-    references = _references(settings)
+    references, images = _references(settings), ImageDecoder(settings.decode_workers)
     voices = VoiceStore(settings.home / "voices")
     aliases, checks = settings.model_aliases, not settings.manage_models
     models = ServedModels(engine, registry, aliases, checks=checks)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
-    services = Services(engine, models, settings, voices, decoder, references, *rest)
+    services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")

@@ -14,6 +14,7 @@ from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason
 from izwi_api.services.answer_figures import AnswerFigures
 from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.services.images import ImageDecoder
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.production_pace import ProductionPace
 from izwi_api.services.store.answers import StoredAnswers
@@ -42,6 +43,7 @@ class Services:
         report_answer: Takes the figures of each spoken answer of a live session.
         pace: The pace at which spoken answers are made.
         uploads: The files that are read and decoded, and those that wait for it.
+        images: Decodes images.
     """
 
     engine: EngineClient
@@ -57,6 +59,7 @@ class Services:
     report_answer: Callable[[AnswerFigures], None] = lambda _: None
     pace: ProductionPace = field(default_factory=ProductionPace)
     uploads: Uploads = field(default_factory=Uploads)
+    images: ImageDecoder = field(default_factory=ImageDecoder)
 
 
 # The text track, in every model that has one.

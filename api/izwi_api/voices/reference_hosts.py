@@ -9,11 +9,34 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import NamedTuple
 
 from izwi.errors import InvalidRequest
 
 PARAM = "ref_audio"
 OPTION = "--reference-host"
+
+
+class FileKind(NamedTuple):
+    """What is fetched, for messages and for the request.
+
+    Attributes:
+        param: The field that has the URL.
+        forms: What the field may be besides a URL.
+        article: Before the noun.
+        noun: The file.
+        accept: Accept header.
+    """
+
+    param: str
+    forms: str
+    article: str
+    noun: str
+    accept: str
+
+
+CLIP = FileKind(PARAM, "base64 or a data: URL", "a", "clip", "audio/*, */*;q=0.5")
+IMAGE = FileKind("image_url", "a data: URL", "an", "image", "image/*, */*;q=0.5")
 
 _MAX_URL_CHARS = 4096
 _MAX_NAME_CHARS = 253
@@ -130,8 +153,8 @@ def parse_host(text: str, param: str) -> ReferenceHost:
     return host
 
 
-def parse_url(text: str) -> ReferenceUrl:
-    """Parse the URL of a clip.
+def parse_url(text: str, param: str = PARAM) -> ReferenceUrl:
+    """Parse the URL of a file, which `param` has.
 
     Raises:
         InvalidRequest: It is not an http or https URL of a host and a path, or contains anything
@@ -141,9 +164,9 @@ def parse_url(text: str) -> ReferenceUrl:
     host = _host_of(*match.groups()[:3]) if match else None
     if match is None or host is None:
         raise InvalidRequest(
-            "ref_audio is not a plain https URL: a host and a path of at most "
+            f"{param} is not a plain https URL: a host and a path of at most "
             f"{_MAX_URL_CHARS} characters",
-            param=PARAM,
+            param=param,
         )
     target = match[4]
     return ReferenceUrl(host, target if target.startswith("/") else "/" + target)

@@ -20,9 +20,10 @@ import h11
 from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.fair_timeout import fair_timeout
 from izwi_api.voices.reference_hosts import (
+    CLIP,
     OPTION,
-    PARAM,
     FetchPace,
+    FileKind,
     ReferenceHost,
     ReferenceUrl,
     is_public,
@@ -81,11 +82,12 @@ class References:
         """Stop resolving names."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def fetch(self, address: str) -> bytes:
+    async def fetch(self, address: str, kind: FileKind = CLIP) -> bytes:
         """Fetch the file at a URL.
 
         Args:
             address: The URL.
+            kind: What it is.
 
         Raises:
             InvalidRequest: It is not a valid URL, or its host is not allowed.
@@ -93,42 +95,44 @@ class References:
                 clip that is too large.
             Overloaded: Too many clips are being fetched.
         """
-        url = parse_url(address)
+        url = parse_url(address, kind.param)
         if not self._hosts:
             raise InvalidRequest(
-                "ref_audio is base64 or a data: URL; this server fetches URLs only "
+                f"{kind.param} is {kind.forms}; this server fetches URLs only "
                 f"from hosts that it was started with (izwi serve {OPTION})",
-                param=PARAM,
+                param=kind.param,
             )
         if url.host not in self._hosts:
             raise InvalidRequest(
                 "this server was not started to fetch from the scheme, host and port "
-                f"of the URL in ref_audio (izwi serve {OPTION})",
-                param=PARAM,
+                f"of the URL in {kind.param} (izwi serve {OPTION})",
+                param=kind.param,
             )
         if self._num_fetching >= MAX_FETCHES:
-            raise Overloaded("too many reference clips are being fetched")
+            raise Overloaded(f"too many reference {kind.noun}s are being fetched")
         self._num_fetching += 1
         try:
-            return await self._fetch(url)
+            return await self._fetch(url, kind.accept)
         except (_Refused, OSError, ValueError, h11.RemoteProtocolError) as error:
             # (ValueError: a length of thousands of digits.)
             # A path may be a secret, so it is not logged.
-            logger.info("no clip came from %s: %s", url.host.authority, _reason(error))
+            logger.info("no %s came from %s: %s", kind.noun, url.host.authority, _reason(error))
             raise ReferenceNotFetched(
-                "the URL in ref_audio did not return a clip of at most "
+                f"the URL in {kind.param} did not return {kind.article} {kind.noun} of at most "
                 f"{self._max_bytes} bytes in time; redirects are not followed",
-                param=PARAM,
+                param=kind.param,
             ) from None
         finally:
             self._num_fetching -= 1
 
-    async def _fetch(self, url: ReferenceUrl) -> bytes:
+    async def _fetch(self, url: ReferenceUrl, accept: str) -> bytes:
         async with fair_timeout(self._pace.time_s(0)) as limit:
             reader, writer = await self._connect(url.host)
             try:
                 connection = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
-                request = h11.Request(method="GET", target=url.target, headers=_headers(url.host))
+                request = h11.Request(
+                    method="GET", target=url.target, headers=_headers(url.host, accept)
+                )
                 writer.write(connection.send(request) or b"")
                 connection.send(h11.EndOfMessage())
                 clip = _Clip(self._max_bytes)
@@ -246,11 +250,11 @@ class _Clip:
             raise _Refused("the response arrived in too many small pieces")
 
 
-def _headers(host: ReferenceHost) -> list[tuple[str, str]]:
+def _headers(host: ReferenceHost, accept: str) -> list[tuple[str, str]]:
     return [
         ("host", host.authority),
         ("user-agent", "izwi"),
-        ("accept", "audio/*, */*;q=0.5"),
+        ("accept", accept),
         ("accept-encoding", "identity"),
         ("connection", "close"),
     ]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.ops.protocol import AttentionContext, AttentionSpec
+from izwi.ops.rope_axes import HEIGHT, WIDTH, frequency_axes
 
 RopeTable = tuple[mx.array, mx.array]
 
@@ -125,6 +126,19 @@ def rope_table(positions: mx.array, head_dim: int, theta: float, dtype: mx.Dtype
         mx.cos(angles).astype(dtype)[..., None, :],
         mx.sin(angles).astype(dtype)[..., None, :],
     )
+
+
+def rope_table_by_axes(positions: mx.array, spec: AttentionSpec, dtype: mx.Dtype) -> RopeTable:
+    """Return the table of rotary positions of three axes, (3, tokens), as `rope_table`."""
+    assert spec.rope_theta is not None
+    axes = frequency_axes(spec.rope_sections, spec.head_dim // 2)
+    cos, sin = (
+        mx.where(
+            mx.array(axes == WIDTH), part[2], mx.where(mx.array(axes == HEIGHT), part[1], part[0])
+        )
+        for part in rope_table(positions, spec.head_dim, spec.rope_theta, dtype)
+    )
+    return cos, sin
 
 
 def rotate(x: mx.array, table: RopeTable) -> mx.array:

@@ -13,13 +13,13 @@ its copy lacks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from izwi.backends.mlx.attention import RopeTable, attend, rope_table
+from izwi.backends.mlx.attention import RopeTable, attend, rope_table, rope_table_by_axes
 from izwi.backends.mlx.paged_decode import Kernel, block_tables, decoder_of
 from izwi.errors import InvalidRequest
 from izwi.model.layers import KVSpec
@@ -27,6 +27,7 @@ from izwi.model.step_batch import Row
 from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
 from izwi.ops.paged_layout import GroupLayout, lay_out
 from izwi.ops.protocol import AttentionSpec
+from izwi.request.rotary import RotatedPrompt, rotary_positions
 
 # One row for each page: the exact bits of its contents.
 PageBytes = npt.NDArray[np.uint8]
@@ -159,7 +160,12 @@ class MlxPagedKV:
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
         tables = [row.pages[: -(-row.stop // size)] for row in rows]
-        return MlxPagedContext(self, spans, tables)
+        rotary = None
+        if self.spec.rope_sections:
+            rotary = rotary_positions(
+                [cast(RotatedPrompt, row.request.prompt) for row in rows], spans
+            )
+        return MlxPagedContext(self, spans, tables, rotary)
 
     def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
         """Copy the first slots of pages to the same places of other pages, in all layers."""
@@ -249,9 +255,10 @@ class MlxPagedContext:
         kv: MlxPagedKV,
         spans: Sequence[tuple[int, int]],
         tables: Sequence[Sequence[int]],
+        rotary: npt.NDArray[np.int64] | None = None,
     ):
-        """Lay out a step; see `lay_out`."""
-        self._kv = kv
+        """Lay out a step; see `lay_out`, and for `rotary` `rotary_positions`."""
+        self._kv, self._rotary = kv, rotary
         layout = lay_out(spans, tables, kv.page_size)
         self._positions = layout.positions
         self._written = mx.array(layout.written)
@@ -283,8 +290,11 @@ class MlxPagedContext:
         assert num_tokens == len(self._positions)
         if self._rope is None:  # the same for every layer of one step
             assert spec.rope_theta is not None
-            positions = mx.array(self._positions)
-            self._rope = rope_table(positions, spec.head_dim, spec.rope_theta, dtype)
+            if self._rotary is not None:
+                self._rope = rope_table_by_axes(mx.array(self._rotary), spec, dtype)
+            else:
+                positions = mx.array(self._positions)
+                self._rope = rope_table(positions, spec.head_dim, spec.rope_theta, dtype)
         return self._rope
 
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:

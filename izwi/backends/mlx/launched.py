@@ -107,6 +107,8 @@ class LaunchedSteps:
         if others:
             x.append(self._model.embed(others))
         packed = [*decodes, *others]
+        if len(x) > 1 and x[0].shape[1] < x[1].shape[1]:  # inputs of images are wider
+            x[0] = mx.pad(x[0], [(0, 0), (0, x[1].shape[1] - x[0].shape[1])])
         hidden = self._model.run(mx.concatenate(x, axis=0), self._kv.context(packed))
         draws = StepBatch(tuple(packed)).draws
         parts = self._parts(draws, hidden, places_drawn(packed), before)

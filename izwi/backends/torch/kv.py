@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.transfer import to_device, to_host
 from izwi.model.layers import KVSpec
 from izwi.model.step_batch import Row
+from izwi.request.rotary import RotatedPrompt, rotary_positions
 
 # One row per page: the exact bits of all of its contents.
 PageBytes = npt.NDArray[np.uint8]
@@ -82,7 +84,12 @@ class PagedKV:
         spans = [(row.start, row.stop) for row in rows]
         # ceil(stop / size) pages; inlined, because it runs for every row of every step
         tables = [row.pages[: -(-row.stop // size)] for row in rows]
-        return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
+        rotary = None
+        if self.spec.rope_sections:
+            rotary = rotary_positions(
+                [cast(RotatedPrompt, row.request.prompt) for row in rows], spans
+            )
+        return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers, rotary)
 
     @property
     def plain(self) -> tuple[Tensor, Tensor] | None:

@@ -176,6 +176,9 @@ class TorchOps(TorchAudioOps, Ops):
     def gelu(self, x: Tensor) -> Tensor:
         return F.gelu(x)
 
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")
+
     def elu(self, x: Tensor) -> Tensor:
         return F.elu(x)
 

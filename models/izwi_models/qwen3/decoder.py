@@ -67,15 +67,22 @@ def decode(
         weights: Tensors by checkpoint name.
         config: Sizes of the stack.
         prefix: Prefix of `layers.0...` in the names, such as "talker.model.".
-        x: (..., tokens, hidden) input embeddings.
+        x: (..., tokens, hidden) input embeddings. It may be wider: the next `hidden` columns are
+            added to the states after the first layer, those behind them after the second, and so on
+            (DeepStack).
         context: Which keys each token attends to, with positions and cache.
 
     Returns:
         (..., tokens, hidden) hidden states after the final norm.
     """
+    width = config.hidden_size
+    added = [x[..., at : at + width] for at in range(width, x.shape[-1], width)]
+    x = x[..., :width] if added else x
     for n in range(config.num_hidden_layers):
         attend = partial(ops.normed_attention, spec=config.attention, context=context, layer=n)
         x = _layer(ops, weights, config, f"{prefix}layers.{n}.", x, attend)
+        if n < len(added):
+            x = x + added[n]
     return ops.rms_norm(x, weights[f"{prefix}norm.weight"], config.rms_norm_eps)
 
 

@@ -148,6 +148,7 @@ def token_sizes(
     packable: frozenset[str],
     vocabulary: int | None = None,
     encoders: Seq[EncoderSizes] = (),
+    whole_encoders: Seq[EncoderSizes] = (),
 ) -> ModelSizes:
     """Return the sizes of a `TokenModel`.
 
@@ -157,6 +158,7 @@ def token_sizes(
         packable: Names of those that may stay packed.
         vocabulary: Ids of the output track; default: text.
         encoders: Its audio encoders.
+        whole_encoders: Its encoders that take pieces as they are.
     """
     return ModelSizes(
         text.layers,
@@ -164,6 +166,7 @@ def token_sizes(
         (vocabulary or text.vocab_size,),
         encodes=True,
         encoders=tuple(encoders),
+        whole_encoders=tuple(whole_encoders),
         weights=(weights,),
         packable=packable,
     )

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
+from izwi.request.digests import place_keys
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import AudioConfig, ThinkerConfig
@@ -25,10 +26,6 @@ from izwi_models.qwen3_asr.text import TEXT_TAG
 
 WINDOW = "window"  # up to 8 s of audio that has 1 s or more
 CLIP = "clip"  # all of the audio, if it is shorter than 1 s
-
-# Keys have 63 bits. An odd factor spreads positions over all bits, so that all keys differ.
-_AUDIO_BIT, _KEY_MASK = np.uint64(1 << 62), np.uint64((1 << 62) - 1)
-_PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class AsrPrompt(Struct, frozen=True, eq=False, tag=True):
@@ -126,7 +123,7 @@ def around_audio(
     keys = ids.copy()
     place = len(before)
     for window, size in zip(windows, sizes, strict=True):
-        keys[place : place + size] = _audio_keys(window.digest, size)
+        keys[place : place + size] = place_keys(window.digest, size)
         place += size
     return AsrPrompt(ids, keys, len(before), sum(sizes), windows)
 
@@ -144,10 +141,3 @@ def cut_windows(config: AudioConfig, mel: Float32) -> tuple[EncodeInput, ...]:
 def window_kind(config: AudioConfig, frames: int) -> str:
     """Return the kind of window, which determines its padding, for audio of this length."""
     return CLIP if frames < config.chunk_frames else WINDOW
-
-
-def _audio_keys(digest: int, size: int) -> Int64:
-    """Return keys of a window's tokens, (size,) int64. Their top bit differs from text ids."""
-    places = np.arange(size, dtype=np.uint64) * _PLACE_FACTOR
-    keys = ((np.uint64(digest) ^ places) & _KEY_MASK) | _AUDIO_BIT
-    return keys.astype(np.int64)

@@ -7,7 +7,7 @@ published config.json and generation_config.json from 0.6B to 32B, and of the 25
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,14 @@ def read_config(folder: Path) -> ChatConfig:
     return config
 
 
-def read_generation_config(folder: Path) -> GenerationConfig:
+def read_generation_config(
+    folder: Path, defaults: GenerationConfig = GenerationConfig()
+) -> GenerationConfig:
     """Read generation_config.json; without the file, return the defaults.
+
+    Args:
+        folder: The checkpoint.
+        defaults: Values of missing keys.
 
     Raises:
         CheckpointError: The file is broken, or a value cannot be used; it is named.
@@ -81,7 +87,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     path = folder / "generation_config.json"
     values = read_json(path) if path.is_file() else {}
     given = {name: value for name, value in values.items() if value is not None}
-    config = parse_config(GenerationConfig, given, str(path))
+    config = parse_config(GenerationConfig, asdict(defaults) | given, str(path))
     if config.temperature < 0.0 or config.top_k < 0 or not 0.0 < config.top_p <= 1.0:
         raise CheckpointError(f"{path}: temperature, top_k or top_p is out of range")
     return config

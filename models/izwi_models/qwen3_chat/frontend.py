@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
 from izwi.errors import ContextTooLong, InvalidRequest
-from izwi.inputs.chat import ChatInput, ToolChoice, num_characters
+from izwi.inputs.chat import ChatInput, ToolChoice, has_images, num_characters
 from izwi.inputs.grammar import Grammar
 from izwi.model.capability import Capability
-from izwi.request.request import Request, SamplingParams
+from izwi.request.request import Prompt, Request, SamplingParams
+from izwi_models.qwen3.config import TextConfig
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
@@ -35,14 +37,12 @@ _MAX_CHARACTERS_PER_POSITION = 32
 _TEMPLATE_CHARACTERS = 1 << 16
 
 
-class Qwen3ChatFrontend:
-    """The frontend of one checkpoint. Implements `izwi.model.frontend.ChatFrontend`."""
-
-    capabilities = (Capability.CHAT,)
+class ChatPreparation:
+    """Conversations to requests, for models with this template, whatever their prompts hold."""
 
     def __init__(
         self,
-        config: ChatConfig,
+        config: TextConfig,
         generation: GenerationConfig,
         template: ChatTemplate,
         stop_ids: tuple[int, ...],
@@ -52,17 +52,24 @@ class Qwen3ChatFrontend:
 
     @property
     def max_positions(self) -> int:
+        """Maximum number of positions of the checkpoint."""
         return self._config.max_position_embeddings
 
-    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
-        """Put a conversation into the template.
+    def prepare(
+        self,
+        request_id: str,
+        model: str,
+        ask: ChatInput,
+        make_prompt: Callable[[EncodedChat, int], Prompt],
+    ) -> Request:
+        """Put a conversation into the template; see `Qwen3ChatFrontend.prepare_chat`.
 
-        `max_tokens` beyond the context window is accepted: the answer ends at the window's end.
-
-        Raises:
-            InvalidRequest: There is no message, a number is out of range, or the checkpoint does
-                not support the requested mode of thinking.
-            ContextTooLong: The conversation leaves no room for an answer.
+        Args:
+            request_id: As in `ChatFrontend.prepare_chat`, as are the next two.
+            model: Name of the model.
+            ask: The conversation.
+            make_prompt: Makes the prompt of the conversation's ids, and of the maximum number of
+                function calls in the answer.
         """
         if not (ask.messages or ask.text or ask.token_ids):
             raise InvalidRequest("there is no message to answer", param="messages")
@@ -82,13 +89,14 @@ class Qwen3ChatFrontend:
             chat = EncodedChat(self._plain_ids(ask), False)
         if not chat.ids:
             raise InvalidRequest("the chat template rendered an empty prompt", param="messages")
-        room = self.max_positions - len(chat.ids)
+        prompt = make_prompt(chat, _most_calls(ask))
+        room = self.max_positions - prompt.num_positions
         if room < 1:
-            raise self._too_long(f"{len(chat.ids)} tokens")
+            raise self._too_long(f"{prompt.num_positions} tokens")
         return Request(
             request_id,
             model,
-            ChatPrompt(np.array(chat.ids, np.int64), chat.in_thought, _most_calls(ask)),
+            prompt,
             sampling=sampling,
             seed=ask.seed,
             max_entries=min(room, ask.max_new_tokens or room),
@@ -97,13 +105,6 @@ class Qwen3ChatFrontend:
             grammar=self._grammar(ask, thinks=thinks),
             top_logprobs=min(ask.top_logprobs, self._config.vocab_size) if ask.logprobs else 0,
             ask=ask,
-        )
-
-    def open_answer(self, request: Request) -> ChatReader:
-        """Return a reader for the output of a request from `prepare_chat`."""
-        template, prompt = self._template, prompt_of(request)
-        return ChatReader(
-            template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
         )
 
     def _plain_ids(self, ask: ChatInput) -> list[int]:
@@ -164,6 +165,51 @@ class Qwen3ChatFrontend:
             f"the conversation has {size}; the model has room for {self.max_positions} tokens, its "
             "answer included",
             param="messages",
+        )
+
+
+class Qwen3ChatFrontend:
+    """The frontend of one checkpoint. Implements `izwi.model.frontend.ChatFrontend`."""
+
+    capabilities = (Capability.CHAT,)
+
+    def __init__(
+        self,
+        config: ChatConfig,
+        generation: GenerationConfig,
+        template: ChatTemplate,
+        stop_ids: tuple[int, ...],
+    ):
+        self._config, self._template = config, template
+        self._chat = ChatPreparation(config, generation, template, stop_ids)
+
+    @property
+    def max_positions(self) -> int:
+        return self._config.max_position_embeddings
+
+    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
+        """Put a conversation into the template.
+
+        `max_tokens` beyond the context window is accepted: the answer ends at the window's end.
+
+        Raises:
+            InvalidRequest: There is no message, a number is out of range, or the checkpoint does
+                not support the requested mode of thinking.
+            ContextTooLong: The conversation leaves no room for an answer.
+        """
+
+        def prompt(chat: EncodedChat, most_calls: int) -> ChatPrompt:
+            return ChatPrompt(np.array(chat.ids, np.int64), chat.in_thought, most_calls)
+
+        if has_images(ask):
+            raise InvalidRequest("this model cannot see images", param="messages")
+        return self._chat.prepare(request_id, model, ask, prompt)
+
+    def open_answer(self, request: Request) -> ChatReader:
+        """Return a reader for the output of a request from `prepare_chat`."""
+        template, prompt = self._template, prompt_of(request)
+        return ChatReader(
+            template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from izwi.checkpoints.folder import read_json
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, ToolChoice
+from izwi.inputs.images import parts_of
 from izwi.sandbox.chat_template import SandboxedTemplate as JinjaTemplate
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 
@@ -263,7 +264,13 @@ def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
 
 def _message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as templates expect it; arguments are parsed if they are a JSON object."""
-    values: dict[str, Any] = {"role": str(message.role), "content": message.content}
+    content: Any = message.content
+    if message.images:
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+            for part in parts_of(message.content, message.images)
+        ]
+    values: dict[str, Any] = {"role": str(message.role), "content": content}
     if message.reasoning is not None:  # under both names, and in transformers' order
         values = {"thinking": message.reasoning, **values, "reasoning_content": message.reasoning}
     if message.tool_calls:

@@ -184,9 +184,9 @@ def user(content):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (user([{"type": "input_image"}]), "only text parts are supported"),
-        (user(["x"]), "only text parts are supported"),
-        (user([{"text": "x"}]), "only text parts are supported"),
+        (user([{"type": "input_image"}]), "'image_url' is missing"),
+        (user(["x"]), "only text parts, and images"),
+        (user([{"text": "x"}]), "only text parts, and images"),
         (user([{"type": "input_text"}]), "'text' is missing or has an unknown value"),
         (user([{"type": "text", "text": 3}]), "text must be a string"),
         (user({"text": "x"}), "text must be a string or a list of parts"),
@@ -240,7 +240,9 @@ def test_openapi_describes_the_items_of_the_input(world):
     assert kinds.keys() == {"message", "function_call", "function_call_output", "reasoning"}
     assert kinds["message"]["required"] == ["role"]
     parts = kinds["message"]["properties"]["content"]["anyOf"][1]["items"]
-    assert parts["properties"]["type"]["enum"] == ["input_text", "output_text", "text"]
+    text, image = parts["oneOf"]
+    assert text["properties"]["type"]["enum"] == ["input_text", "output_text", "text"]
+    assert image["properties"]["type"]["const"] == "input_image"
 
 
 def test_a_response_with_store_false_is_not_stored(sdk):

@@ -18,6 +18,8 @@ _MOST_ANSWER_TOKENS = 4096
 # Audio that takes the room of one character, and what each item takes besides its content.
 _MS_PER_CHARACTER = 20
 _CHARACTERS_PER_ITEM = 16
+# Room of an image of a megapixel, 1,024 tokens.
+_CHARACTERS_PER_IMAGE = 4096
 
 
 def answer_room(max_positions: int, max_tokens: int | None) -> int:
@@ -80,4 +82,5 @@ def without_oldest(items: Sequence[Item], ratio: float) -> list[Item]:
 def _size(item: Item) -> float:
     """Return the room that an item takes in a prompt, in characters."""
     audio_ms = sum(part.audio_ms for part in item.content)
-    return item.num_characters + audio_ms / _MS_PER_CHARACTER + _CHARACTERS_PER_ITEM
+    images = sum(part.image is not None for part in item.content) * _CHARACTERS_PER_IMAGE
+    return item.num_characters + audio_ms / _MS_PER_CHARACTER + images + _CHARACTERS_PER_ITEM

@@ -22,6 +22,7 @@ from izwi_api.realtime.answering.response import ResponseSetting
 from izwi_api.realtime.answering.speech_to_speech import spoken_turns
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
 from izwi_api.realtime.protocol.client_events import ResponseOptions
+from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.formats import WireFormat
 from izwi_api.realtime.protocol.items import Content, Item, chat_messages, parse_item
 from izwi_api.realtime.protocol.settings import (
@@ -35,6 +36,7 @@ from izwi_api.realtime.protocol.settings import (
 )
 from izwi_api.realtime.protocol.speaking_rate import SpeakingRates
 from izwi_api.services.chat.cascade import Voice, open_spoken_answer
+from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
@@ -132,7 +134,7 @@ class ResponseMaker:
             speaks = _voice_model(services)
             chosen = await find_voice(services, speaks, setting.voice)
             voice = Voice(speaks, SpeechInput("", voice=chosen, seed=_seed(settings)))
-        ask = _chat_input(settings, setting, items)
+        ask = await with_pixels(services, model, _chat_input(settings, setting, items))
         return await open_spoken_answer(model, ask, voice)
 
     async def _transcribe(self, settings: RealtimeSettings, part: Content) -> None:
@@ -153,6 +155,15 @@ class ResponseMaker:
 
 def _seed(settings: RealtimeSettings) -> int:
     return secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
+
+
+def check_images(services: Services, model_name: str, items: Sequence[Item]) -> None:
+    """Check that a model sees, if items have images. Raises EventError and ModelNotFound."""
+    shows = any(part.image is not None for item in items for part in item.content)
+    if shows and not services.registry.model(model_name).can(Capability.SEE):
+        raise EventError(
+            f"model {model_name!r} cannot see images", "invalid_value", param="item.content"
+        )
 
 
 def takes_audio(services: Services, model_name: str) -> bool:

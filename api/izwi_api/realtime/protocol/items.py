@@ -15,9 +15,11 @@ from msgspec import Meta, Struct
 from izwi.arrays import Float32
 from izwi.inputs.chat import ChatMessage, Role, ToolCall
 from izwi.inputs.conversation import AnswerLog
+from izwi.inputs.images import ChatImage
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import InputDecoder, WireFormat
 from izwi_api.realtime.protocol.speaking_rate import CHARACTERS_PER_S
+from izwi_api.schemas.chat_messages import image_of
 from izwi_api.services.speech.text_shares import cut_text
 
 # Audio kept for `conversation.item.retrieve`; the oldest items lose theirs first.
@@ -25,7 +27,10 @@ _MAX_KEPT_BYTES = 16 << 20
 _MAX_ITEMS = 4096
 # For all items together; more than any model's context.
 _MAX_CHARACTERS = 4 << 20
+# Of the URLs of all images, most of which are the images themselves.
+_MAX_IMAGE_CHARACTERS = 32 << 20
 _Text = Annotated[str, Meta(max_length=1 << 20)]
+_Url = Annotated[str, Meta(min_length=1, max_length=16 << 20)]
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -34,7 +39,7 @@ class Content:
     """One part of a message's content.
 
     Attributes:
-        kind: input_text, input_audio, output_text or output_audio.
+        kind: input_text, input_audio, input_image, output_text or output_audio.
         text: The text, or the transcript of the audio ("" until it is known).
         audio: Bytes in the format that the session had when it arrived; None if not kept.
         audio_ms: Duration of the audio.
@@ -45,6 +50,7 @@ class Content:
         samples: The same audio, (n,) float32 at 16 kHz, once a model has processed it.
         entries: The log entries of an answer from a speech-to-speech model.
         frame_ms: Duration of one of its frames.
+        image: An image, whose place among the text is not known yet.
     """
 
     kind: str
@@ -59,6 +65,7 @@ class Content:
     samples: Float32 | None = None
     entries: AnswerLog = ()
     frame_ms: float = 0.0
+    image: ChatImage | None = None
 
     def add_audio(self, data: bytes) -> None:
         """Append audio."""
@@ -119,6 +126,11 @@ class Item:
         own = len(self.name) + len(self.arguments) + len(self.output)
         return own + sum(len(part.text) for part in self.content)
 
+    @property
+    def num_image_characters(self) -> int:
+        """Return the number of characters in the URLs of its images."""
+        return sum(len(part.image.url) for part in self.content if part.image is not None)
+
     def as_json(self, *, with_audio: bool = False) -> dict[str, Any]:
         """Return the item as JSON for the client."""
         made: dict[str, Any] = {
@@ -137,10 +149,14 @@ class Item:
 
 
 class _ContentIn(Struct, forbid_unknown_fields=True, kw_only=True):
-    type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
+    type: Literal[
+        "input_text", "input_audio", "input_image", "output_text", "output_audio", "text", "audio"
+    ]
     text: _Text | None = None
     audio: bytes | None = None
     transcript: _Text | None = None
+    image_url: _Url | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
 
 
 class _ItemIn(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
@@ -224,6 +240,15 @@ class Conversation:
                     "conversation_too_long",
                     param="item",
                 )
+        if item.num_image_characters:
+            total = sum(other.num_image_characters for other in (*self.items, item))
+            if total > _MAX_IMAGE_CHARACTERS:
+                raise EventError(
+                    f"the conversation would have {total} characters of images; at most "
+                    f"{_MAX_IMAGE_CHARACTERS} are kept: delete items first",
+                    "conversation_too_long",
+                    param="item",
+                )
         place = len(self.items)
         if previous_item_id == "root":
             place = 0
@@ -297,7 +322,8 @@ def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage
     """Convert items to chat messages. The unplayed part of an answer is left out.
 
     Function calls after an assistant's message become part of that message. Spoken turns with
-    nothing of an answer heard between them become one message, so that none is left unanswered.
+    nothing of an answer heard between them become one message, so that none is left unanswered; so
+    do an image, and what the user says or writes about it.
     """
     messages = [ChatMessage(Role.SYSTEM, instructions)] if instructions else []
     was_spoken = False
@@ -314,15 +340,35 @@ def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage
                 content, calls = last.content, last.tool_calls
             messages.append(ChatMessage(Role.ASSISTANT, content, tool_calls=(*calls, call)))
         else:
-            text = "\n".join(filter(None, (part.played_text for part in item.content)))
+            text, images = _content_text(item.content)
             if not text and item.role == "assistant":
                 continue
-            if is_spoken and was_spoken:
-                text = "\n".join(filter(None, (messages.pop().content, text)))
-            messages.append(ChatMessage(Role(item.role), text))
+            if (is_spoken and was_spoken) or (item.role == "user" and _only_shows(messages)):
+                last = messages.pop()
+                before = f"{last.content}\n" if last.content and text else last.content
+                moved = (msgspec.structs.replace(i, at=i.at + len(before)) for i in images)
+                text, images = before + text, (*last.images, *moved)
+            messages.append(ChatMessage(Role(item.role), text, images=images))
         was_spoken = is_spoken
     # a client may let the model speak first
     return tuple(messages) or (ChatMessage(Role.USER, ""),)
+
+
+def _only_shows(messages: Sequence[ChatMessage]) -> bool:
+    """Return whether the last message has images of the user without a word."""
+    last = messages[-1] if messages else None
+    return last is not None and bool(last.images) and not last.content.strip()
+
+
+def _content_text(content: Sequence[Content]) -> tuple[str, tuple[ChatImage, ...]]:
+    """Return the text of a message's parts, a line each, and images at their places in it."""
+    text, images = "", []
+    for part in content:
+        if part.image is not None:
+            images.append(msgspec.structs.replace(part.image, at=len(text)))
+        elif part.played_text:
+            text += ("\n" if text else "") + part.played_text
+    return text, tuple(images)
 
 
 def _content_of(part: _ContentIn, role: str, wire: WireFormat) -> Content:
@@ -335,6 +381,8 @@ def _content_of(part: _ContentIn, role: str, wire: WireFormat) -> Content:
             "invalid_value",
             param="item.content",
         )
+    if kind == "input_image":
+        return Content(kind, image=_image_of(part, role))
     text = part.transcript if kind.endswith("audio") else part.text
     if kind.endswith("text") and text is None:
         raise EventError("text is missing", "missing_required_parameter", param="item.content")
@@ -345,7 +393,18 @@ def _content_of(part: _ContentIn, role: str, wire: WireFormat) -> Content:
     return content
 
 
+def _image_of(part: _ContentIn, role: str) -> ChatImage:
+    if role != "user":
+        raise EventError("only the user shows images", "invalid_value", param="item.content")
+    if part.image_url is None:
+        raise EventError("image_url is missing", "missing_required_parameter", param="item.content")
+    return image_of({"url": part.image_url, "detail": part.detail}, 0)
+
+
 def _part_json(part: Content, *, with_audio: bool) -> dict[str, Any]:
+    if part.image is not None:
+        shown = {"image_url": part.image.url} if with_audio else {}
+        return {"type": part.kind, "detail": str(part.image.detail), **shown}
     if part.kind.endswith("text"):
         return {"type": part.kind, "text": part.text}
     made: dict[str, Any] = {"type": part.kind, "transcript": part.played_text or None}

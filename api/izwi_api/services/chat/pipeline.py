@@ -8,7 +8,7 @@ from enum import Enum
 from izwi.errors import InvalidRequest, InvalidValue, MissingParameter, UnsupportedParameter
 from izwi.model.capability import Capability
 from izwi.model.frontend import Frontend
-from izwi_api.schemas.chat import ChatBody, TemplateOptions, TextFormat, check
+from izwi_api.schemas.chat import ChatBody, TemplateOptions, TextFormat, check, check_images
 from izwi_api.services.models.served import ServedModel, ServedModels
 
 
@@ -80,9 +80,12 @@ def choose_pipeline(
         InvalidRequest: The models do not support a field, or two fields contradict each other.
     """
     check(body)
-    plain = not (body.has_audio or body.speaks)
+    plain = not (body.has_audio or body.has_images or body.speaks)
     model = None if plain else registry.model(body.model)  # else its fields are checked first
-    pipeline = Pipeline.TEXT if model is None else _pipeline(model, body)
+    if model is not None and body.has_images:
+        check_images(body, sees=model.can(Capability.SEE))
+    hears = body.has_audio or body.speaks
+    pipeline = _pipeline(model, body) if model is not None and hears else Pipeline.TEXT
     if pipeline is Pipeline.SPEECH_TO_SPEECH:
         _check_spoken(body)
     for name, values in _NO_EFFECT[pipeline].items():

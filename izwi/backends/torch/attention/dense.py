@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.ops.protocol import AttentionSpec
+from izwi.ops.rope_axes import frequency_axes
 
 RopeTable = tuple[Tensor, Tensor]
 
@@ -51,6 +52,18 @@ def rope_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtyp
     frequencies = 1.0 / (theta ** (exponents / head_dim))
     angles = positions[..., None].float() * frequencies
     return angles.cos().to(dtype)[..., None, :], angles.sin().to(dtype)[..., None, :]
+
+
+def rope_table_by_axes(positions: Tensor, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:
+    """Return the table of rotary positions of three axes, (3, tokens), as `rope_table`."""
+    axes = torch.from_numpy(frequency_axes(spec.rope_sections, spec.head_dim // 2).copy())
+    assert spec.rope_theta is not None
+    tables = (
+        part[axes.to(positions.device), :, 0, torch.arange(len(axes), device=positions.device)]
+        for part in rope_table(positions, spec.head_dim, spec.rope_theta, dtype)
+    )
+    cos, sin = (part.T[:, None] for part in tables)  # (tokens, 1, head_dim / 2)
+    return cos, sin
 
 
 def rotate(x: Tensor, table: RopeTable) -> Tensor:

@@ -11,7 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.backends.torch.attention.dense import RopeTable, attend, rope_table
+from izwi.backends.torch.attention.dense import (
+    RopeTable,
+    attend,
+    rope_table,
+    rope_table_by_axes,
+)
 from izwi.backends.torch.attention.slots import KVSlots
 from izwi.backends.torch.conv_trailers import ConvStep, ConvTrailers
 from izwi.backends.torch.transfer import to_device
@@ -49,6 +54,7 @@ class PagedContext:
         tables: Sequence[Sequence[int]],
         windows: Sequence[int | None] = (),
         trailers: ConvTrailers | None = None,
+        rotary: npt.NDArray[np.int64] | None = None,
     ):
         """Lay out a step.
 
@@ -58,6 +64,7 @@ class PagedContext:
             tables: Pages of each row, exactly those that cover [0, stop).
             windows: Window of each attention layer in positions; empty for full attention.
             trailers: Storage of inputs of short convolutions, if there are any.
+            rotary: (3, tokens) rotary positions of three axes; None: tokens turn by position.
         """
         self._kv, self._windows = kv, windows
         self._convs = ConvStep(trailers, spans, tables) if trailers is not None else None
@@ -67,6 +74,7 @@ class PagedContext:
             host += [group.tables, group.stops, group.queries, group.tokens, group.used]
         arrays = _to_device(host, kv.device)
         positions, written = arrays[:2]
+        self._axes = None if rotary is None else _to_device([rotary], kv.device)[0]
         assert positions is not None
         assert written is not None
         self._positions, self._written = positions, written
@@ -80,7 +88,10 @@ class PagedContext:
         assert num_tokens == len(self._positions)
         if self._rope is None:  # the same for every layer of one step
             assert spec.rope_theta is not None
-            self._rope = rope_table(self._positions, spec.head_dim, spec.rope_theta, dtype)
+            if self._axes is not None:
+                self._rope = rope_table_by_axes(self._axes, spec, dtype)
+            else:
+                self._rope = rope_table(self._positions, spec.head_dim, spec.rope_theta, dtype)
         return self._rope
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class StagedContext:
         rope: tuple[Tensor, Tensor] | None,
         max_keys: int,
         table_of: Tensor | None = None,
+        rotary: Tensor | None = None,
     ):
         """Lay out a step, from values on the device.
 
@@ -40,9 +41,11 @@ class StagedContext:
             rope: Cosine and sine, (max_positions, head_dim / 2), or None for no rotation.
             max_keys: Maximum number of keys of a row.
             table_of: (rows,) index of each row's table; None if row r has table r.
+            rotary: (rows,) int64 rotary positions; None if they are the positions.
         """
         self._cache, self._rope = cache, rope
         self._at, here = positions.clamp_min(0), positions >= 0
+        self._rotary = self._at if rotary is None else rotary
         padding = cache[0].shape[1] - 1
         keys = torch.arange(max_keys, device=positions.device)
         # entries past the end of a row's table are not its own and are masked
@@ -62,7 +65,7 @@ class StagedContext:
         """Return cosine and sine of each row, (rows, 1, head_dim / 2)."""
         assert self._rope is not None
         cos, sin = self._rope
-        return cos[self._at][:, None], sin[self._at][:, None]
+        return cos[self._rotary][:, None], sin[self._rotary][:, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the new keys and values of all rows, then attend, (rows, heads, head_dim)."""

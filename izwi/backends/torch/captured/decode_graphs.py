@@ -20,7 +20,12 @@ from torch import Tensor
 
 from izwi.backends.torch.adjust import Adjustments, reported_logprobs
 from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
-from izwi.backends.torch.captured.staging import StagedDraws, StagedPositions, StagedRows
+from izwi.backends.torch.captured.staging import (
+    StagedDraws,
+    StagedPositions,
+    StagedRows,
+    rotary_fields,
+)
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
@@ -80,6 +85,7 @@ def paged_context(
         if together
         else PagedDecode(cache, *rows, rope, max_keys)
     )
+    context.rotary = staged.rotary
     if kv.trailers is not None:
         context.conv = StagedConv(kv.trailers, *rows, staged.runs if together else None)
     return context
@@ -442,6 +448,7 @@ class DecodeGraphs:
                 max_pages=most_pages(self._model, self._kv),
                 vocabularies={} if apart else self._vocabularies,
                 device=self._device,
+                more=rotary_fields(self._kv.spec, size),
             )
             self._decodes[size] = _Rows(staged)
         return self._decodes[size]

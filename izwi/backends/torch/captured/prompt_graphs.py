@@ -10,7 +10,7 @@ from torch import Tensor
 
 from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer
 from izwi.backends.torch.captured.decode_graphs import most_pages, paged_context
-from izwi.backends.torch.captured.staging import StagedPositions
+from izwi.backends.torch.captured.staging import StagedPositions, rotary_fields
 from izwi.backends.torch.kv import PagedKV
 from izwi.model.protocol import CapturableModel
 from izwi.model.step_batch import Row
@@ -58,7 +58,10 @@ class PromptGraphs:
     def takes(self, rows: Seq[Row]) -> bool:
         """Return whether these positions can be run with a graph."""
         few = len(rows) <= self._max_runs
-        return few and sum(row.stop - row.start for row in rows) <= _SIZES[-1]
+        if not few or sum(row.stop - row.start for row in rows) > _SIZES[-1]:
+            return False
+        # images turn by three axes and have wider inputs
+        return not self._kv.spec.rope_sections or self._model.inputs(rows) is not None
 
     def run(self, rows: Seq[Row]) -> Tensor:
         """Run packed positions; return (positions, width) states, valid until the next call."""
@@ -83,7 +86,12 @@ class PromptGraphs:
             model = self._model
             max_pages = most_pages(model, self._kv)
             staged = StagedPositions(
-                size, model.num_inputs, max_pages, self._device, max_runs=self._max_runs
+                size,
+                model.num_inputs,
+                max_pages,
+                self._device,
+                rotary_fields(self._kv.spec, size),
+                max_runs=self._max_runs,
             )
             x = torch.zeros_like(model.embed_inputs(staged.inputs))
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
+from izwi.model.layers import KVSpec
 from izwi.model.step_batch import Row
 from izwi.request.request import Request, TrackParams
+from izwi.request.rotary import RotatedPrompt, rotary_positions
 from izwi.sampling.draws import is_greedy, seen_ids
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
@@ -71,6 +73,11 @@ class StagedBuffer:
 Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
 
 
+def rotary_fields(spec: KVSpec, size: int) -> Fields:
+    """Return the field of rotary positions, for a model whose attention has `rope_sections`."""
+    return {"rotary": (np.int64, (size,))} if spec.rope_sections else {}
+
+
 class StagedPositions:
     """Rows of one position each, in a batch of fixed size.
 
@@ -117,6 +124,7 @@ class StagedPositions:
         self.host, on_device = self._buffer.host, self._buffer.device
         self.host["positions"][:] = -1
         self.positions, self.inputs = on_device["positions"], on_device["inputs"]
+        self.rotary = on_device.get("rotary")  # of models with M-RoPE
         self.runs = on_device["runs"]
         self._embedded = on_device["embedded"]
         self.tables, self.table_width = on_device["tables"], on_device["table_width"]
@@ -140,6 +148,19 @@ class StagedPositions:
             self.host["inputs"][: len(inputs)] = inputs
             self.host["inputs"][len(inputs) :] = 0  # valid ids, since they may be embedded
         self.stage_runs([(row.start, row.stop, row.pages) for row in rows])
+        if self.rotary is not None:
+            self._stage_rotary(rows)
+
+    def _stage_rotary(self, rows: Seq[Row]) -> None:
+        """Fill in the rotary positions of text, which are the same on all axes."""
+        spans = [(row.start, row.stop) for row in rows]
+        prompts = [cast(RotatedPrompt, row.request.prompt) for row in rows]
+        axes = rotary_positions(prompts, spans)
+        if axes is None:
+            self.host["rotary"][:] = np.maximum(self.host["positions"], 0)
+        else:
+            self.host["rotary"][: axes.shape[1]] = axes[0]
+            self.host["rotary"][axes.shape[1] :] = 0
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
         """Fill in rows; `send` copies them.
@@ -212,6 +233,7 @@ class StagedRows(StagedPositions):
         max_pages: int,
         vocabularies: Mapping[int, int],
         device: torch.device,
+        more: Fields | None = None,
     ):
         """Allocate.
 
@@ -222,8 +244,9 @@ class StagedRows(StagedPositions):
             vocabularies: Number of ids of codebook 0, for each track that is drawn with the rows;
                 empty if none is.
             device: Where.
+            more: As in `StagedPositions`.
         """
-        fields: Fields = {"source": (np.int32, (size,))}
+        fields: Fields = {"source": (np.int32, (size,)), **(more or {})}
         if vocabularies:
             fields = {**fields, **StagedDraws.fields(size, vocabularies)}
         super().__init__(size, num_inputs, max_pages, device, fields)

@@ -88,6 +88,8 @@ class PagedDecode:
 
     takes_pending = True  # whether `attend_fused` does
     conv: StagedConv | None = None  # of a model with short convolutions, in the same step
+    # (rows,) int64 rotary positions, if they may differ from the positions (M-RoPE, text only)
+    rotary: Tensor | None = None
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class PagedDecode:
             self._rope,
             self._max_keys,
             self._table_of,
+            self.rotary,
         )
 
     @property
@@ -172,7 +175,7 @@ class PagedDecode:
         places = self._positions, self._tables, self._table_width
         rope, strides = self._rope or (None, None), (q.stride(0), k.stride(0), v.stride(0))
         paged[(rows, spec.num_kv_heads, self.parts)](
-            *(q, k, v, out, *cache, *places, *rope, q_norm, k_norm, partial, stats),
+            *(q, k, v, out, *cache, *places, self.rotary, *rope, q_norm, k_norm, partial, stats),
             *(spec.norm_eps, head_dim**-0.5, *strides),
             **_sizes(spec, tokens=1) | pending_options(pending),
             PAGE=self._cache.page_size,

@@ -88,8 +88,17 @@ def _score_of_one(first, second, k_first, k_second, scale):
 
 
 @triton.jit
+def angle_of(rotary, row, count, HALF: tl.constexpr):
+    """Return where a row's cosines begin: at its rotary position, or at its own without those."""
+    at = count
+    if rotary is not None:
+        at = tl.load(rotary + row).to(tl.int32)
+    return at * HALF
+
+
+@triton.jit
 def paged(
-    q, k, v, out, keys, values, positions, tables, table_width, cos, sin, q_norm, k_norm,
+    q, k, v, out, keys, values, positions, tables, table_width, rotary, cos, sin, q_norm, k_norm,
     partial, stats, eps, scale, q_stride, k_stride, v_stride, x, x_eps, x_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
@@ -110,7 +119,7 @@ def paged(
     position = tl.load(positions + row)
     count = tl.maximum(position, 0).to(tl.int32)  # of earlier keys; the new one follows them
     table = tables + row * tl.load(table_width)
-    angle = count * HALF
+    angle = angle_of(rotary, row, count, HALF)
     root = root_of(x, row, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
     q_heads = q + row * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
     first, second = halves(q_heads, (g < GROUP)[:, None], angle, cos, sin, q_norm, eps, root, HALF)

@@ -17,7 +17,13 @@ import triton.language as tl
 from torch import Tensor
 
 from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode
-from izwi.backends.torch.triton.attention_kernels import LOG2_E, halves, keep_row, whole_heads
+from izwi.backends.torch.triton.attention_kernels import (
+    LOG2_E,
+    angle_of,
+    halves,
+    keep_row,
+    whole_heads,
+)
 from izwi.backends.torch.triton.launch import overlap_option, start_next, wait_for_previous
 from izwi.backends.torch.triton.rows import PendingNorm
 from izwi.ops.protocol import AttentionSpec
@@ -117,7 +123,7 @@ class PagedPrompt(PagedDecode):
         tile_rows = max(1, tile.queries // group)
         attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
             *(q, out, self._cache.keys[layer], self._cache.values[layer]),
-            *(self._positions, self._runs, self._tables, self._table_width),
+            *(self._positions, self._runs, self._tables, self._table_width, self.rotary),
             *(cos, sin, q_norm, spec.norm_eps, spec.head_dim**-0.5, q.stride(0), rows),
             KV_HEADS=spec.num_kv_heads,
             GROUP=group,
@@ -148,6 +154,7 @@ class PagedPrompt(PagedDecode):
             self._runs,
             self._tables,
             self._table_width,
+            self.rotary,
             cos,
             sin,
             k_norm,
@@ -165,7 +172,7 @@ class PagedPrompt(PagedDecode):
 
 @triton.jit
 def keep_prompt(
-    k, v, keys, values, positions, runs, tables, table_width, cos, sin, k_norm, eps,
+    k, v, keys, values, positions, runs, tables, table_width, rotary, cos, sin, k_norm, eps,
     k_stride, v_stride,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
@@ -181,7 +188,7 @@ def keep_prompt(
     page = tl.load(table + count // PAGE, mask=here, other=0).to(tl.int64)
     place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
-    angle = count * HALF
+    angle = angle_of(rotary, row, count, HALF)
     keep_row(k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, 1.0, HALF)
 
 
@@ -219,7 +226,7 @@ def _attended(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def attend_tile(
-    q, out, keys, values, positions, runs, tables, table_width, cos, sin, q_norm,
+    q, out, keys, values, positions, runs, tables, table_width, rotary, cos, sin, q_norm,
     eps, scale, q_stride, num_rows,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
@@ -241,7 +248,10 @@ def attend_tile(
     run = tl.load(runs + row, mask=used, other=-1)
     width = tl.load(table_width)
     heads = q + row[:, None] * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
-    angle = (tl.maximum(position, 0) * HALF)[:, None]
+    if rotary is not None:
+        angle = (tl.load(rotary + row, mask=used, other=0).to(tl.int32) * HALF)[:, None]
+    else:
+        angle = (tl.maximum(position, 0) * HALF)[:, None]
     first, second = halves(heads, used[:, None], angle, cos, sin, q_norm, eps, 1.0, HALF)
     queries = whole_heads(first.to(kept), second.to(kept), HALF)
 
