@@ -276,7 +276,7 @@ class _StreamEvents:
         """Return the event for new text."""
         grown: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
         if self._fields.response_format == "diarized_json":
-            grown["segment_id"] = segment_id(len(self._transcription.segments))
+            grown["segment_id"] = segment_id(self._num_segments)
         if self._fields.with_logprobs:
             grown["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
             self._num_tokens = len(self._transcription.tokens)

@@ -1,7 +1,4 @@
-"""Group speaker vectors by speaker. Pure: vectors in, labels out.
-
-Files are clustered by agglomeration with average linkage; streams one vector at a time.
-"""
+"""Group speaker vectors by speaker: agglomeration with average linkage. Pure."""
 
 from __future__ import annotations
 
@@ -118,36 +115,3 @@ def match_known(found: Float64, known: Sequence[Float32], threshold: float) -> M
         if row not in matches and column not in matches.values():
             matches[row] = column
     return matches
-
-
-class OnlineClusters:
-    """Clusters of a stream: a vector joins the most similar speaker so far, or begins another.
-
-    Args:
-        threshold: A vector with a smaller cosine to all speakers begins another.
-        known: Speakers with vectors from the start, which get the first labels.
-        max_speakers: With so many, a vector joins the most similar one in any case.
-    """
-
-    def __init__(
-        self, threshold: float, known: Sequence[Float32] = (), max_speakers: int = 26
-    ) -> None:
-        self._threshold, self._max_speakers = threshold, max_speakers
-        self._sums = [unit(vector) for vector in known]
-
-    def label(self, vector: Float32, weight: float = 1.0) -> int:
-        """Return the label of a vector.
-
-        Args:
-            vector: (size,).
-            weight: How much it counts, such as its seconds of speech.
-        """
-        direction = unit(vector)
-        scores = [float(unit(total) @ direction) for total in self._sums]
-        best = int(np.argmax(scores)) if scores else -1
-        is_full = len(scores) >= self._max_speakers
-        if best < 0 or (scores[best] < self._threshold and not is_full):
-            self._sums.append(weight * direction)
-            return len(self._sums) - 1
-        self._sums[best] = self._sums[best] + weight * direction
-        return best

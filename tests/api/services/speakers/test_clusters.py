@@ -1,4 +1,4 @@
-"""Speaker vectors become speakers: agglomeration, known speakers, streams."""
+"""Speaker vectors become speakers: agglomeration and known speakers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from izwi_api.services.speakers.clusters import (
     MAX_TOGETHER,
-    OnlineClusters,
     centroids,
     cluster,
     match_known,
@@ -50,16 +49,3 @@ def test_known_speakers_match_once_and_not_below_the_threshold():
     assert match_known(found, known, 0.45) == {2: 0, 0: 1}
     assert match_known(found, [np.eye(16)[0]] * 2, 0.45) == {0: 0}
     assert match_known(found, [], 0.45) == {}
-
-
-def test_a_stream_numbers_speakers_as_they_come():
-    vectors, truth = voices(3, 10)
-    stream = OnlineClusters(0.45)
-    assert [stream.label(vector) for vector in vectors] == truth.tolist()
-
-
-def test_a_stream_begins_with_known_speakers_and_has_a_limit():
-    stream = OnlineClusters(0.45, [np.eye(16)[3]], max_speakers=2)
-    assert [stream.label(np.eye(16)[n]) for n in (5, 3, 5)] == [1, 0, 1]
-    assert stream.label(np.eye(16)[5] + 0.9 * np.eye(16)[7]) == 1
-    assert stream.label(np.eye(16)[8]) in (0, 1)

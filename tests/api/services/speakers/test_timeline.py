@@ -37,11 +37,13 @@ def turns_of(regions_s, spans):
 def test_windows_cover_each_region_and_short_ones_reach_beyond_it():
     windows = speech_windows([(S, 5 * S), (8 * S, int(8.3 * S))], 10 * S)
     long = [w for w in windows if w.region == 0]
-    assert long[0].start == S and long[-1].stop >= int(5 * S - HOP_S * S / 2)
+    assert long[0].start == S
+    assert long[-1].stop >= int(5 * S - HOP_S * S / 2)
     assert all(w.stop - w.start == WINDOW_S * S for w in long)
     short = windows[-1]
     assert short.stop - short.start >= 0.99 * S
-    assert short.start < 8 * S and short.stop > 8.3 * S
+    assert short.start < 8 * S
+    assert short.stop > 8.3 * S
 
 
 def test_a_change_inside_a_region_is_found_within_half_a_second():
@@ -69,7 +71,8 @@ def test_two_voices_at_once_are_two_turns():
 
 def test_no_speech_has_no_turns():
     turns, found = label_turns([], [], np.zeros((0, 0), np.float32), 0.45)
-    assert turns == [] and len(found) == 0
+    assert turns == []
+    assert len(found) == 0
 
 
 def test_unknown_speakers_have_letters_that_no_known_one_has():
