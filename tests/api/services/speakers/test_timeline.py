@@ -51,7 +51,8 @@ def test_a_change_inside_a_region_is_found_within_half_a_second():
     (first_start, first_stop, a), (second_start, second_stop, b) = turns
     assert (a, b, first_start, second_stop) == (0, 1, 0.5, 8.5)
     assert abs(first_stop - 4.5) <= 0.5
-    assert second_start == first_stop
+    # windows over the change have a share of both, as if both were heard at once
+    assert 0.0 <= first_stop - second_start <= 1.0
 
 
 def test_speakers_are_numbered_as_they_are_heard():
