@@ -71,6 +71,9 @@ OutDir = Annotated[
     Path | None, typer.Option(help="Write a transcript for each file into this folder.")
 ]
 Beside = Annotated[bool, typer.Option("--beside", help="Write a transcript beside each file.")]
+Speakers = Annotated[
+    bool, typer.Option("--speakers", help="Tell speakers apart, and write who speaks.")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transcribe at once.")]
 
 
@@ -84,6 +87,7 @@ def transcribe(
     as_json: AsJson = False,
     out_dir: OutDir = None,
     beside: Beside = False,
+    speakers: Speakers = False,
     jobs: Jobs = 4,
     server: ServerUrl = None,
     api_key: ApiKey = None,
@@ -115,14 +119,15 @@ def transcribe(
         )
         if not server and len(sources) == 1 and sources[0].path is not None:
             sources[0].check()  # refuse a broken file before a model is loaded
-        client = AsyncClient(
-            server, api_key=api_key, models=[model or DEFAULT_MODELS[1]], runtime=runtime
-        )
+        # the embedded voice has a speaker encoder
+        models = [model or DEFAULT_MODELS[1], *(DEFAULT_MODELS[:1] if speakers else ())]
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         options: TranscriptionOptions = {
             "model": model if server else None,
             "language": language,
             "prompt": prompt or None,
             "max_new_tokens": max_new_tokens,
+            "speakers": speakers,
         }
         code = asyncio.run(_transcribe(sources, client, options, jobs, writer))
     if code:
@@ -180,10 +185,13 @@ def _transcript_writer(
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
     """Return the output for an input, with a line break at the end."""
-    from izwi_api.services.transcription.formats import srt, vtt
+    from izwi_api.services.transcription.formats import by_speaker, srt, vtt
     from izwi_api.services.transcription.subtitles import cut_segments
 
     match text_format:
+        case Format.TEXT if any(segment.speaker for segment in transcript.segments):
+            head = "" if name is None else f"{name}:\n"
+            return f"{head}{by_speaker(transcript.segments)}\n"
         case Format.TEXT:
             return f"{transcript.text}\n" if name is None else f"{name}: {transcript.text}\n"
         case Format.SRT:
@@ -196,6 +204,12 @@ def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
         "language": transcript.language,
         "token_ids": transcript.token_ids,
     }
+    if any(segment.speaker for segment in transcript.segments):
+        fields["segments"] = [
+            {"start": s.start_s, "end": s.end_s, "speaker": s.speaker, "text": s.text}
+            for s in transcript.segments
+            if s.text
+        ]
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 

@@ -56,12 +56,14 @@ class Segment:
         start_s: Seconds from the beginning of the audio.
         end_s: The same.
         token_ids: The model's tokens.
+        speaker: Who speaks, if speakers were told apart; else empty.
     """
 
     start_s: float
     end_s: float
     text: str
     token_ids: tuple[int, ...]
+    speaker: str = ""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ class TranscriptionOptions(TypedDict, total=False):
         prompt: Preceding text, or words to expect.
         max_new_tokens: Maximum number of tokens for each piece of audio.
         word_timestamps: Return the times of words; needs an alignment model.
+        speakers: Tell speakers apart; needs a model with a speaker encoder, such as a voice that
+            clones. Each segment then has a speaker.
     """
 
     model: str | None
@@ -39,6 +41,7 @@ class TranscriptionOptions(TypedDict, total=False):
     temperature: float | None
     max_new_tokens: int | None
     word_timestamps: bool
+    speakers: bool
 
 
 class ChatOptions(TypedDict, total=False):
@@ -90,6 +93,8 @@ async def request_transcription(
         IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     form = dict(fields) | {"response_format": "verbose_json", "stream": "true"}
+    if form.pop("speakers", False):
+        form["speakers"] = "true"
     if form.pop("word_timestamps", False):
         form["timestamp_granularities[]"] = "word"
     last: Mapping[str, Any] = {}
@@ -120,6 +125,7 @@ def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
             float(segment["end"]),
             str(segment["text"]),
             tuple(int(token) for token in segment["tokens"]),
+            str(segment.get("speaker", "")),
         )
         for segment in last["segments"]
     ]

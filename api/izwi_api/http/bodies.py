@@ -92,13 +92,20 @@ async def read_raw(request: Request, limit_bytes: int) -> bytes:
     return bytes(content)
 
 
-async def read_form(request: Request, limit_bytes: int, file_field: str = "file") -> Form:
+async def read_form(
+    request: Request,
+    limit_bytes: int,
+    file_field: str = "file",
+    *,
+    max_text_bytes: int = _FORM_OVERHEAD_BYTES,
+) -> Form:
     """Read a multipart form.
 
     Args:
         request: The request to read.
         limit_bytes: Maximum size of its file.
         file_field: Name of the file's field.
+        max_text_bytes: Maximum size of everything else.
 
     Raises:
         TooLarge: The file is over the limit.
@@ -108,8 +115,9 @@ async def read_form(request: Request, limit_bytes: int, file_field: str = "file"
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise InvalidRequest("the body must be multipart/form-data")
     too_large = TooLarge(f"the file is larger than {limit_bytes} bytes", param="file")
-    stream = _capped(request, limit_bytes + _FORM_OVERHEAD_BYTES)
+    stream = _capped(request, limit_bytes + max_text_bytes)
     parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=_MAX_FIELDS)
+    parser.max_part_size = max_text_bytes
     try:
         parsed = await parser.parse()
     except _Overflow as error:

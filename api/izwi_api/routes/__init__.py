@@ -25,6 +25,7 @@ from izwi_api.routes import (
     transcriptions,
     translations,
     voice_consents,
+    voice_matching,
     voices,
 )
 
@@ -47,6 +48,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     model_changes.router,
     voices.router,
     voice_consents.router,
+    voice_matching.router,
     health.router,
     metrics.router,
     page.router,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from itertools import chain
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from izwi.arrays import Samples
 from izwi.audio.resample import resampling_of
+from izwi.audio.speech_regions import RegionRules
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
+from izwi.host.threads import compute
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.frontend import TranscriptionFrontend
@@ -22,13 +27,27 @@ from izwi_api.http.sse import MEDIA_TYPE, event
 from izwi_api.routes.openapi import answers, form_body
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.form import Form
-from izwi_api.schemas.transcription import TranscriptionForm, parse_form
+from izwi_api.schemas.transcription import ServerVad, TranscriptionForm, parse_form
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.speakers.diarize import (
+    PADDING_S,
+    THRESHOLD,
+    DiarizationOptions,
+    KnownSpeaker,
+    check_reference,
+    diarize,
+    spoken_pieces,
+)
+from izwi_api.services.speakers.encoder import SpeakerEncoder
 from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.formats import (
+    by_speaker,
+    diarized_json,
+    diarized_segment,
     extras_json,
     logprobs_json,
+    segment_id,
     srt,
     usage_of,
     verbose_json,
@@ -38,15 +57,21 @@ from izwi_api.services.transcription.subtitles import cut_segments
 from izwi_api.services.transcription.transcribe import (
     SAMPLE_RATE,
     PieceOptions,
+    SpokenPiece,
     Transcription,
     open_transcription,
 )
 from izwi_api.services.uploads import Upload
+from izwi_api.services.voices.base64_audio import decode_base64_audio
+from izwi_api.services.voices.encoding import decode_clip
 
 router = APIRouter(route_class=PlainRoute)
 
 # The same as OpenAI's: no word is shorter.
 _MIN_AUDIO_S = 0.1
+# Four references of 10 s as WAV in base64, and all other fields.
+_MAX_TEXT_BYTES = 12 << 20
+_STREAMED = ("json", "verbose_json", "diarized_json")
 
 
 @router.post(
@@ -64,12 +89,14 @@ async def create_transcription(request: Request) -> Response:
     with ExitStack() as resources:
         upload = resources.enter_context(await services.uploads.enter())
         with upload.client_acts():
-            form = await read_form(request, services.settings.max_upload_bytes)
+            form = await read_form(
+                request, services.settings.max_upload_bytes, max_text_bytes=_MAX_TEXT_BYTES
+            )
         # An unknown model is reported before anything that depends on the model or the format.
         models = [services.registry.transcription(name) for name in form.fields.get("model", ())]
         fields = parse_form(form)  # which allows exactly one
-        if fields.stream and fields.response_format not in ("json", "verbose_json"):
-            message = "stream needs response_format json or verbose_json"
+        if fields.stream and fields.response_format not in _STREAMED:
+            message = f"stream needs response_format {', '.join(_STREAMED)}"
             raise InvalidRequest(message, param="stream")
         answer = _answer(services, form, fields, models[0], upload, resources)
         return await unless_left(request.receive, answer)
@@ -86,7 +113,8 @@ async def _answer(
     """Transcribe a file; `resources` is closed after the answer, also if that is a stream."""
     form.file("file")  # a missing one is reported first
     aligner = _aligner(services, fields)
-    opening = _opened(services, form, fields, model, aligner, upload)
+    encoder = SpeakerEncoder(services.registry, "response_format") if fields.with_speakers else None
+    opening = _opened(services, form, fields, model, _Beside(aligner, encoder, upload))
     if fields.stream:
         events = _opened_events(opening, fields, aligner, upload, resources.pop_all())
         return await live_response(events, MEDIA_TYPE)
@@ -96,17 +124,54 @@ async def _answer(
         return _whole(transcription, fields, words)
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a transcription uses beside its model."""
+
+    aligner: Aligner | None
+    encoder: SpeakerEncoder | None
+    upload: Upload
+
+
+async def _spoken(
+    services: Services,
+    encoder: SpeakerEncoder,
+    audio: Samples,
+    fields: TranscriptionForm,
+    frontend: TranscriptionFrontend,
+) -> Sequence[SpokenPiece]:
+    """Return the parts of the audio by speaker; none without speech."""
+    known = []
+    for name, text in zip(fields.known_speaker_names, fields.known_speaker_references, strict=True):
+        param = "known_speaker_references"
+        limit_bytes = services.settings.max_reference_bytes
+        content = await asyncio.to_thread(decode_base64_audio, text, limit_bytes, param)
+        samples = await decode_clip(services, content, SAMPLE_RATE, param)
+        check_reference(samples, param)
+        known.append(KnownSpeaker(name, samples))
+    vad = fields.chunking_strategy
+    options = DiarizationOptions(
+        known,
+        THRESHOLD if fields.speaker_threshold is None else fields.speaker_threshold,
+        RegionRules(vad.threshold, vad.silence_duration_ms / 1000)
+        if isinstance(vad, ServerVad)
+        else RegionRules(),
+        vad.prefix_padding_ms / 1000 if isinstance(vad, ServerVad) else PADDING_S,
+    )
+    turns, names = await diarize(encoder, audio, options)
+    return await compute(spoken_pieces, frontend, audio, turns, names, options.padding_s)
+
+
 @asynccontextmanager
 async def _opened(
     services: Services,
     form: Form,
     fields: TranscriptionForm,
     model: ServedModel[TranscriptionFrontend],
-    aligner: Aligner | None,
-    upload: Upload,
+    beside: _Beside,
 ) -> AsyncGenerator[Transcription]:
     """Decode a file in its turn and start its transcription; both end with the context."""
-    content = form.pop_file("file")
+    content, aligner, upload = form.pop_file("file"), beside.aligner, beside.upload
     limits, spool = services.settings.upload_limits, services.decoder.spool
     await upload.wait_for_turn()
     with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:
@@ -121,10 +186,14 @@ async def _opened(
             max_new_tokens=fields.max_new_tokens,
             logprobs=fields.with_logprobs,
         )
+        spoken: Sequence[SpokenPiece] = ()
+        if beside.encoder is not None:
+            spoken = await _spoken(services, beside.encoder, audio, fields, model.frontend)
         options = PieceOptions(
             aligner.model if aligner else None,
             services.settings.detects_speech and fields.vad_filter,
             upload,
+            spoken,
         )
         async with await open_transcription(model, ask, options) as transcription:
             yield transcription
@@ -132,7 +201,8 @@ async def _opened(
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     """Return the aligner: required for word times, optional for subtitles."""
-    if not fields.with_words and not fields.with_cues and not fields.is_subtitle:
+    wants_times = fields.with_words or fields.with_cues or fields.is_subtitle
+    if not wants_times or fields.with_speakers:  # turns are short, so their words are estimated
         return None
     try:
         return find_aligner(services.registry)
@@ -167,7 +237,10 @@ def _whole(
 ) -> Response:
     match fields.response_format:
         case "text":
-            return PlainTextResponse(transcription.text)
+            text = by_speaker(transcription.segments) if fields.speakers else transcription.text
+            return PlainTextResponse(text)
+        case "diarized_json":
+            return JSONResponse(diarized_json(transcription))
         case "srt":
             cues = cut_segments(transcription.segments, words)
             return Response(srt(cues), media_type="application/x-subrip")
@@ -202,6 +275,8 @@ class _StreamEvents:
     def grown(self, delta: str) -> bytes:
         """Return the event for new text."""
         grown: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
+        if self._fields.response_format == "diarized_json":
+            grown["segment_id"] = segment_id(self._num_segments)
         if self._fields.with_logprobs:
             grown["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
             self._num_tokens = len(self._transcription.tokens)
@@ -209,22 +284,16 @@ class _StreamEvents:
 
     def ended(self) -> bytes:
         """Return the events of segments that have ended since, if segments were requested."""
-        if self._fields.response_format != "verbose_json":
+        if self._fields.response_format not in ("verbose_json", "diarized_json"):
             return b""
         first, self._num_segments = self._num_segments, len(self._transcription.segments)
+        # a key of OpenAI's that is empty unless speakers are told apart
+        duration = {"duration": self._transcription.duration_s}
+        shows_empty = self._fields.response_format == "verbose_json"
         return b"".join(
-            event(
-                {
-                    "type": "transcript.text.segment",
-                    "id": f"seg_{first + place}",
-                    "start": segment.start_s,
-                    "end": segment.end_s,
-                    "text": segment.text,
-                    "speaker": "",  # a key of OpenAI's; speakers are not separated
-                    "duration": self._transcription.duration_s,
-                }
-            )
+            event(diarized_segment(segment, first + place) | (duration if shows_empty else {}))
             for place, segment in enumerate(self._transcription.segments[first:])
+            if segment.text or shows_empty
         )
 
     def rest(self) -> bytes:

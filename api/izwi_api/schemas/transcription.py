@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.form import Form
 from izwi_api.schemas.languages import LanguageName
 
-_LISTS = ("languages", "keywords", "timestamp_granularities", "include")
+_LISTS = (
+    *("known_speaker_names", "known_speaker_references"),
+    *("languages", "keywords"),
+    *("timestamp_granularities", "include"),
+)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -31,7 +43,10 @@ def _whole(value: object) -> object:
 
 
 class ServerVad(BaseModel):
-    """Split at silence. This is always done, so the values are validated and ignored."""
+    """Where speech begins and ends, if speakers are told apart.
+
+    Other audio is cut in its pauses anyway; the values are then validated and ignored.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,8 +66,16 @@ class TranscriptionForm(BaseModel):
     languages: list[LanguageName] = Field(default=[], max_length=64)
     keywords: list[str] = Field(default=[], max_length=256)
     prompt: str = Field(default="", max_length=4096)
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
     temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
+    speakers: Annotated[bool, BeforeValidator(_boolean)] = False
+    speaker_threshold: Annotated[float, BeforeValidator(_number), Field(ge=-1.0, le=1.0)] | None = (
+        None
+    )
+    known_speaker_names: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(
+        default=[], max_length=4
+    )
+    known_speaker_references: list[str] = Field(default=[], max_length=4)
     timestamp_granularities: list[Literal["segment", "word", "cue"]] = []
     include: list[Literal["logprobs"]] = []
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
@@ -73,6 +96,34 @@ class TranscriptionForm(BaseModel):
         if value and info.data.get("response_format") not in ("json", "verbose_json"):
             raise ValueError("needs response_format json or verbose_json")
         return value
+
+    @model_validator(mode="after")
+    def _known_in_pairs(self) -> TranscriptionForm:
+        names, references = self.known_speaker_names, self.known_speaker_references
+        if len(names) != len(references):
+            raise InvalidRequest(
+                f"known_speaker_names has {len(names)} entries and known_speaker_references "
+                f"{len(references)}; each name needs one reference",
+                param="known_speaker_references",
+            )
+        if len(set(names)) < len(names):
+            raise InvalidRequest("two known speakers have one name", param="known_speaker_names")
+        if names and not self.with_speakers:
+            raise InvalidRequest(
+                "known speakers need response_format diarized_json", param="known_speaker_names"
+            )
+        if self.speakers and (self.response_format == "json" or self.with_words or self.with_cues):
+            raise InvalidRequest(
+                "speakers needs response_format diarized_json, verbose_json, srt, vtt or text, "
+                "without times of words or cues",
+                param="speakers",
+            )
+        return self
+
+    @property
+    def with_speakers(self) -> bool:
+        """Return whether speakers are told apart."""
+        return self.speakers or self.response_format == "diarized_json"
 
     @property
     def forced_language(self) -> str | None:

@@ -156,7 +156,7 @@ def test_spellings_that_are_taken(client, tone_wav, fields):
         ({"languages[]": ["en"] * 65}, "languages"),
         ({"temperature": "1.5"}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
-        ({"response_format": "diarized_json"}, "response_format"),
+        ({"response_format": "xml"}, "response_format"),
         ({"stream": "maybe"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
         ({"color": "red"}, "color"),
@@ -245,3 +245,53 @@ def test_vad_filter_false_asks_the_model_in_any_case(client):
     assert answer.json()["segments"][0]["no_speech_prob"] == 0.0
     refused = write(client, noise_wav(3.0), vad_filter="maybe")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "vad_filter")
+
+
+def test_segments_by_speaker(client, tone_wav):
+    answer = write(client, tone_wav(3.0), response_format="diarized_json").json()
+    assert answer == {
+        "task": "transcribe",
+        "duration": 3.0,
+        "text": "word word word",
+        "segments": [
+            {
+                "type": "transcript.text.segment",
+                "id": "seg_0",
+                "start": 0.0,
+                "end": 3.0,
+                "text": "word word word",
+                "speaker": "A",
+            }
+        ],
+        "usage": {"type": "duration", "seconds": 3.0},
+    }
+
+
+def test_names_in_subtitles_and_text(client, tone_wav):
+    def written(kind):
+        return write(client, tone_wav(3.0), response_format=kind, speakers="true").text
+
+    assert written("srt").endswith("\nA: word word word\n\n")
+    assert written("vtt").endswith("\n<v A>word word word\n\n")
+    assert written("text") == "A: word word word"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"known_speaker_names[]": "ann"}, "known_speaker_references"),
+        ({"known_speaker_names[]": ["a"] * 5}, "known_speaker_names"),
+        (
+            {"known_speaker_names[]": "a", "known_speaker_references[]": "data:text/html,x"},
+            "known_speaker_references",
+        ),
+        ({"response_format": "json", "speakers": "true"}, "speakers"),
+        ({"include[]": "logprobs"}, "include"),
+        ({"speaker_threshold": "2"}, "speaker_threshold"),
+    ],
+)
+def test_fields_of_speakers_that_are_refused(client, tone_wav, fields, param):
+    data = {"response_format": "diarized_json"} | fields
+    answer = write(client, tone_wav(1.0), data=data)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 
-from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
+from izwi.errors import InvalidRequest
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.model.frontend import SpeechFrontend
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.voices.base64_audio import decode_base64_audio
 from izwi_api.services.voices.names import resolve_voice
 from izwi_api.settings import Settings
 from izwi_api.voices.reference_hosts import is_address
@@ -93,23 +92,11 @@ async def _reference_clip(body: SpeechBody, services: Services) -> ReferenceClip
         content = await services.references.fetch(body.ref_audio)
     else:
         limit_bytes = settings.max_reference_bytes
-        content = await asyncio.to_thread(_decode_base64, body.ref_audio, limit_bytes)
+        content = await asyncio.to_thread(
+            decode_base64_audio, body.ref_audio, limit_bytes, "ref_audio"
+        )
     try:
         samples = await services.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
     except InvalidRequest as error:
         raise type(error)(str(error), param="ref_audio") from error
     return ReferenceClip(samples, None if body.x_vector_only else body.ref_text)
-
-
-def _decode_base64(text: str, limit_bytes: int) -> bytes:
-    """Decode a data: URL or plain base64."""
-    if text.startswith("data:"):
-        head, comma, text = text.partition(",")
-        if not comma or not head.endswith(";base64") or head.startswith("data:text"):
-            raise InvalidAudio("a data: URL must hold audio in base64", param="ref_audio")
-    if len(text) * 3 // 4 > limit_bytes + 2:
-        raise TooLarge(f"the clip is larger than {limit_bytes} bytes", param="ref_audio")
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidAudio("ref_audio is not valid base64", param="ref_audio") from error

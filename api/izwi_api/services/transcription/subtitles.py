@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -44,11 +44,22 @@ class Cue:
         start_s: When it appears, in seconds.
         end_s: When it disappears.
         text: What it says, in one line; `cue_lines` breaks it.
+        speaker: Who says it, if speakers were told apart; else empty.
     """
 
     start_s: float
     end_s: float
     text: str
+    speaker: str = ""
+
+
+class Spoken(Timed, Protocol):
+    """A segment of one speaker."""
+
+    @property
+    def speaker(self) -> str:
+        """Return the speaker's name; empty if speakers were not told apart."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class _Unit:
 
 
 def cut_segments(
-    segments: Sequence[Timed], words: Sequence[Sequence[AlignedWord]] | None
+    segments: Sequence[Spoken], words: Sequence[Sequence[AlignedWord]] | None
 ) -> list[Cue]:
     """Cut a transcription into subtitles.
 
@@ -74,7 +85,11 @@ def cut_segments(
     if words is None:
         words = [estimate_words(s.text, s.start_s, s.end_s) for s in segments]
     pairs = zip(segments, words, strict=True)
-    return [cue for segment, group in pairs for cue in cut_cues(segment.text, group)]
+    return [
+        replace(cue, speaker=segment.speaker)
+        for segment, group in pairs
+        for cue in cut_cues(segment.text, group)
+    ]
 
 
 def estimate_words(text: str, start_s: float, end_s: float) -> list[AlignedWord]:

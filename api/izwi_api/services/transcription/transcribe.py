@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 from uuid import uuid4
 
 from msgspec import structs
@@ -52,6 +53,7 @@ class Segment:
         tokens: Tokens of the text, if log probabilities were requested; else none.
         no_speech_prob: Probability of no speech, from `no_speech_probability`; 0.0 if speech
             detection is off. At 1.0 the model was not run.
+        speaker: Who speaks, if speakers were told apart; else empty.
     """
 
     start_s: float
@@ -61,6 +63,7 @@ class Segment:
     token_ids: tuple[int, ...]
     tokens: tuple[TextToken, ...] = ()
     no_speech_prob: float = 0.0
+    speaker: str = ""
 
 
 class Transcription(Generation):
@@ -189,6 +192,14 @@ class Transcription(Generation):
         return delta
 
 
+class SpokenPiece(NamedTuple):
+    """A part of the audio in which one speaker speaks, [start, stop) in samples at 16 kHz."""
+
+    start: int
+    stop: int
+    speaker: str
+
+
 @dataclass(frozen=True, slots=True)
 class PieceOptions:
     """How audio is cut, and which of its pieces run.
@@ -197,11 +208,13 @@ class PieceOptions:
         aligner: If given, pieces are cut short enough for it.
         detects_speech: Give pieces without speech an empty text, without running the model.
         upload: The file that the audio is from; it limits the pieces in flight.
+        spoken: The pieces, if speakers were told apart; the model then does not cut.
     """
 
     aligner: AlignmentFrontend | None = None
     detects_speech: bool = True
     upload: Upload | None = None
+    spoken: Sequence[SpokenPiece] = ()
 
 
 _PLAIN = PieceOptions()
@@ -224,7 +237,7 @@ async def open_transcription(
         InvalidRequest: The model cannot do what was requested.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    ask, places = await compute(_cut, model.frontend, ask, options.aligner)
+    ask, places = await compute(_cut, model.frontend, ask, options)
     pieces = _Pieces(model, ask, places, options)
     await pieces.start()
     return Transcription(model.frontend, pieces)
@@ -239,12 +252,14 @@ class _Piece:
         stop: Index after its last sample.
         no_speech_prob: See `Segment`.
         answer: None if the piece contains no speech.
+        speaker: See `Segment`.
     """
 
     start: int
     stop: int
     no_speech_prob: float
     answer: Answer | None
+    speaker: str = ""
 
     @property
     def heard_s(self) -> float:
@@ -263,6 +278,7 @@ class _Piece:
             tuple(token_ids),
             tuple(tokens),
             self.no_speech_prob,
+            self.speaker,
         )
 
 
@@ -285,6 +301,7 @@ class _Pieces(ChargedGeneration):
         self._model = model
         self.ask, self._places = ask, places
         self._detects_speech, self._upload = options.detects_speech, options.upload
+        self._speakers = [piece.speaker for piece in options.spoken]
         self.num_prompt_positions = 0
         self._id = f"transcription-{uuid4().hex}"
         self._begun: deque[_Piece] = deque()
@@ -355,7 +372,8 @@ class _Pieces(ChargedGeneration):
         # also for a piece without speech, because this validates the audio and the options
         request = self._model.frontend.prepare_transcription(name, self._model.name, part)
         no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
-        piece = _Piece(start, stop, no_speech_prob, None)
+        speaker = self._speakers[number] if self._speakers else ""
+        piece = _Piece(start, stop, no_speech_prob, None, speaker)
         # one listener for all pieces, so that a full queue does not refuse a later piece
         again = len(self._places) <= _MAX_AHEAD  # long audio is unlikely to be sent again
         request = structs.replace(request, listener=self._id, cacheable=again)
@@ -398,7 +416,7 @@ def _is_spaceless(character: str) -> bool:
 
 
 def _cut(
-    model: TranscriptionFrontend, ask: TranscriptionInput, aligner: AlignmentFrontend | None
+    model: TranscriptionFrontend, ask: TranscriptionInput, options: PieceOptions
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
     """Return the audio within full scale, and its pieces as [start, stop) in samples."""
     if len(ask.samples) == 0:
@@ -407,6 +425,9 @@ def _cut(
     # reference implementation.
     samples = within_full_scale(ask.samples)
     ask = structs.replace(ask, samples=samples)
+    if options.spoken:
+        return ask, [(piece.start, piece.stop) for piece in options.spoken]
+    aligner = options.aligner
     if aligner is None:
         return ask, model.split_audio(samples)
     return ask, [

@@ -14,7 +14,7 @@ from izwi.inputs.speech import VoicePrompt
 from izwi.model.capability import Capability
 from izwi.model.frontend import ClonesVoices, SpeechFrontend
 from izwi_api.services.context import Services, chunks_of
-from izwi_api.services.models.served import ServedModel
+from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.voices.clip_check import check_length
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
 
@@ -24,15 +24,24 @@ _MAX_PAUSE_S = 0.1
 
 def cloning_model(services: Services) -> ServedModel[SpeechFrontend]:
     """Return the first served model that can clone. Raises InvalidRequest if there is none."""
-    for model in speech_models(services):
-        if model.frontend.can_clone:
-            return model
-    raise InvalidRequest("no served model can clone a voice", param="audio_sample")
+    model = first_cloning_model(services.registry)
+    if model is None:
+        raise InvalidRequest("no served model can clone a voice", param="audio_sample")
+    return model
+
+
+def first_cloning_model(registry: ServedModels) -> ServedModel[SpeechFrontend] | None:
+    """Return the first served model that can clone, or None."""
+    return next((model for model in _speech_models(registry) if model.frontend.can_clone), None)
 
 
 def speech_models(services: Services) -> list[ServedModel[SpeechFrontend]]:
     """Return the served speech models."""
-    models = map(services.registry.model, services.registry.names())
+    return _speech_models(services.registry)
+
+
+def _speech_models(registry: ServedModels) -> list[ServedModel[SpeechFrontend]]:
+    models = map(registry.model, registry.names())
     return [
         cast(ServedModel[SpeechFrontend], model)
         for model in models

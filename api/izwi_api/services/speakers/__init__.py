@@ -1,0 +1,1 @@
+"""Who speaks: regions of speech, speaker vectors of windows, clusters, and turns."""
