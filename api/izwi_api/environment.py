@@ -194,7 +194,7 @@ VARIABLES = (
         "a speech session with an open utterance ends without new text or audio for this long",
     ),
     Variable(
-        *("IZWI_APIS", "apis", api_names, "`elevenlabs`"),
+        *("IZWI_APIS", "apis", api_names, "`elevenlabs,deepgram`"),
         "other vendors' APIs that are served, too",
     ),
     Variable(

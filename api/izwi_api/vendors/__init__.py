@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "elevenlabs": "izwi_api.vendors.elevenlabs.vendor",
+    "deepgram": "izwi_api.vendors.deepgram.vendor",
 }
 
 

@@ -9,28 +9,42 @@ another vendor's.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message for the client that no service needs to know of."""
+
+    message: Message
+
+
 class Translation(Protocol):
     """Translates the messages of one session, in both directions."""
-
-    def incoming(self, message: Message) -> Iterable[Message]:
-        """Return our messages for a client's. Raises SessionOver, which ends the session."""
-        ...
-
-    def outgoing(self, message: Message) -> Iterable[Message]:
-        """Return the client's messages for one of ours."""
-        ...
 
     @property
     def failure(self) -> int | None:
         """Close code, if an error that was sent ends the connection in the vendor's protocol."""
+        ...
+
+    def greeting(self) -> Iterable[Message]:
+        """Return the client's first messages."""
+        ...
+
+    def incoming(self, message: Message) -> Iterable[Message | Reply]:
+        """Return our messages for a client's. Raises SessionOver, which ends the session.
+
+        They are read one by one: each when the service has handled the one before.
+        """
+        ...
+
+    def outgoing(self, message: Message) -> Iterable[Message]:
+        """Return the client's messages for one of ours."""
         ...
 
     def farewell(self, code: int) -> Iterable[Message]:
@@ -43,13 +57,21 @@ class TranslatedWire:
 
     def __init__(self, wire: Wire, translation: Translation):
         self._wire, self._translation = wire, translation
-        self._inbox: deque[Message] = deque()
+        self._greets = True
+        self._inbox: Iterator[Message | Reply] = iter(())
 
     async def receive(self) -> Message:
         """Return the next message. Raises ClientLeft and SessionOver."""
-        while not self._inbox:
-            self._inbox.extend(self._translation.incoming(await self._wire.receive()))
-        return self._inbox.popleft()
+        if self._greets:
+            self._greets = False
+            for message in self._translation.greeting():
+                await self._wire.send(message)
+        while True:
+            for translated in self._inbox:
+                if not isinstance(translated, Reply):
+                    return translated
+                await self._wire.send(translated.message)
+            self._inbox = iter(self._translation.incoming(await self._wire.receive()))
 
     async def send(self, message: Message) -> None:
         """Send a message; wait while the client reads nothing. Raises ClientLeft."""

@@ -17,12 +17,12 @@ from tests.api.conftest import (
     FakeChat,
     FakeEngine,
     FakeRegistry,
-    FakeTranscription,
     listening,
     wait_for,
 )
 from tests.api.routes.test_align import FakeAligner
 from tests.api.routes.test_speech_stream import FakeWritableSpeech
+from tests.api.vendors.streaming import FakeStreaming
 
 KEYS = {
     "free": KeyLimits(),
@@ -37,9 +37,7 @@ def vendors(tmp_path_factory):
     file, log = home / "keys.toml", home / "audit.jsonl"
     keys = {name: add_key(file, name, limits) for name, limits in KEYS.items()}
     speech = FakeWritableSpeech()
-    registry = FakeRegistry(
-        tts=speech, asr=FakeTranscription(), chat=FakeChat(), aligner=FakeAligner()
-    )
+    registry = FakeRegistry(tts=speech, asr=FakeStreaming(), chat=FakeChat(), aligner=FakeAligner())
     settings = Settings(
         home=home,
         apis=APIS,
@@ -69,6 +67,7 @@ def vendors(tmp_path_factory):
             url=f"http://127.0.0.1:{port}",
             keys=keys,
             speech=speech,
+            hearing=registry.models["asr"],
             connect=socket,
             audited=audited,
         )

@@ -102,6 +102,10 @@ class StreamInput:
         self._audio = audio
         self._encoder: StreamEncoder | None = None
 
+    def greeting(self) -> Iterable[Message]:
+        """Return nothing: the client speaks first."""
+        return ()
+
     def incoming(self, message: Message) -> Iterable[Message]:
         """Return our messages for a client's. Raises SessionOver."""
         try:
