@@ -24,6 +24,7 @@ from izwi_api.cli import (
     transcribe,
     voices,
     warm,
+    wyoming,
 )
 from izwi_api.cli.options import Command, CommandGroup
 from izwi_api.cli.run import main
@@ -74,6 +75,7 @@ for verb in (
     warm.warm,
     doctor.doctor,
     top.top,
+    wyoming.wyoming,
 ):
     app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")
