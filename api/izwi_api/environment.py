@@ -194,7 +194,7 @@ VARIABLES = (
         "a speech session with an open utterance ends without new text or audio for this long",
     ),
     Variable(
-        *("IZWI_APIS", "apis", api_names, "`elevenlabs,deepgram`"),
+        *("IZWI_APIS", "apis", api_names, "`elevenlabs,deepgram,twilio,vonage`"),
         "other vendors' APIs that are served, too",
     ),
     Variable(

@@ -29,7 +29,7 @@ OPENAI_VOICES = (
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
 # APIs of other vendors, served beside OpenAI's if the operator says so; docs/clients.md.
-APIS = ("elevenlabs", "deepgram")
+APIS = ("elevenlabs", "deepgram", "twilio", "vonage")
 MEGABYTE = 1024 * 1024
 DEFAULT_LEAD_MS = 250
 # A lead shorter than one chunk of audio would leave gaps.

@@ -8,25 +8,27 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 pytest.importorskip("wyoming", reason="wyoming is not installed")
-from wyoming.asr import Transcribe, Transcript
-from wyoming.audio import AudioChunk, AudioStart, AudioStop
-from wyoming.client import AsyncTcpClient
-from wyoming.error import Error
-from wyoming.info import Describe, Info
-from wyoming.tts import (
-    Synthesize,
-    SynthesizeChunk,
-    SynthesizeStart,
-    SynthesizeStop,
-    SynthesizeStopped,
-    SynthesizeVoice,
-)
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of audioop
+    from wyoming.asr import Transcribe, Transcript
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.client import AsyncTcpClient
+    from wyoming.error import Error
+    from wyoming.info import Describe, Info
+    from wyoming.tts import (
+        Synthesize,
+        SynthesizeChunk,
+        SynthesizeStart,
+        SynthesizeStop,
+        SynthesizeStopped,
+        SynthesizeVoice,
+    )
 
 SENTENCE = "The house is near the river."
 

@@ -13,6 +13,7 @@ from izwi_api.cli import (
     clone,
     doctor,
     keys,
+    mcp,
     models,
     pull,
     replay,
@@ -76,6 +77,7 @@ for verb in (
     doctor.doctor,
     top.top,
     wyoming.wyoming,
+    mcp.mcp,
 ):
     app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")

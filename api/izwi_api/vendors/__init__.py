@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "elevenlabs": "izwi_api.vendors.elevenlabs.vendor",
     "deepgram": "izwi_api.vendors.deepgram.vendor",
+    "twilio": "izwi_api.vendors.telephony.twilio",
+    "vonage": "izwi_api.vendors.telephony.vonage",
 }
 
 
