@@ -142,6 +142,7 @@ def transcript(served, samples, rate):
     return answer.raise_for_status().json()["text"].lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [TwilioEnd(), VonageEnd()], ids=["twilio", "vonage"])
 async def test_a_caller_asks_and_hears_the_answer(served, said, client, end):
     async with connect(url_of(served, end), proxy=None) as socket:
@@ -157,6 +158,7 @@ async def test_a_caller_asks_and_hears_the_answer(served, said, client, end):
     assert "seven" in transcript(served, heard, end.rate)
 
 
+@pytest.mark.slow
 async def test_speech_over_an_answer_clears_it(served, said, client):
     served.answer = LONG_ANSWER
     end = TwilioEnd()
@@ -173,6 +175,7 @@ async def test_speech_over_an_answer_clears_it(served, said, client):
     assert "mark" not in caller.events  # it was not played to its end
 
 
+@pytest.mark.slow
 async def test_the_answering_side_speaks_first_if_asked(served, client):
     end = TwilioEnd()
     async with connect(url_of(served, end), proxy=None) as socket:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 from izwi import __version__
+from izwi.errors import IzwiError
 from izwi_api.mcp.tools import SpeechTools
+
+Tool = Callable[..., Awaitable[Any]]
 
 _INSTRUCTIONS = (
     "Speak texts, transcribe recordings and clone voices with izwi. Files are in the speech "
@@ -19,8 +27,21 @@ def mcp_server(tools: SpeechTools) -> MCPServer:
         "izwi", version=__version__, instructions=_INSTRUCTIONS.format(folder=tools.folder)
     )
     for tool in (tools.say, tools.transcribe, tools.clone, tools.list_voices):
-        server.add_tool(tool)
+        server.add_tool(_reporting(tool))
     return server
+
+
+def _reporting(tool: Tool) -> Tool:
+    """Return a tool whose errors an assistant can read: the SDK shows those of this kind alone."""
+
+    @wraps(tool)
+    async def reporting(*args: Any, **arguments: Any) -> Any:
+        try:
+            return await tool(*args, **arguments)
+        except IzwiError as error:
+            raise ToolError(str(error)) from error
+
+    return reporting
 
 
 async def serve_stdio(tools: SpeechTools) -> None:

@@ -118,8 +118,9 @@ class Connection:
         if audio is None:
             return
         content = wav_header(self._rate, len(audio)) + bytes(audio)
-        options = {"language": self._language, "model": self._model}
-        stream = self._client.stream_transcription(content, **options)
+        stream = self._client.stream_transcription(
+            content, language=self._language, model=self._model
+        )
         await self._send("transcript-start")
         async with stream:
             async for update in stream:

@@ -58,6 +58,7 @@ _LEAST_ENDPOINTING_MS, _LEAST_UTTERANCE_END_MS = 200, 1000
 # Deepgram's is 10 ms, and means the first pause that it is sure of.
 _ENDPOINTING_MS = 300
 _MOST_MS = 10_000
+_INTERIM_S = 0.4  # audio between two interim results
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def parse_options(registry: ServedModels, query: QueryParams) -> LiveOptions:
             "language": language_of(query),
             "prompt": expected_words(query),
             "sample_rate": INPUT_RATE,
+            # most utterances are shorter than the model's own interval between partial texts
+            "chunk_s": _INTERIM_S if is_true(query, "interim_results") else None,
         },
         interim=is_true(query, "interim_results"),
         endpointing_ms=None

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _FRAME_MS = 20
 # Audio that the carrier has ahead of playback, against gaps if a packet is late.
 _LEAD_S = 0.06
+# Frames of silence after audio: its last samples are still in the filter of the resampler.
+_TAIL_FRAMES = 10
 # A server that is late by more plays on from now, and not faster to catch up.
 _MAX_LATE_S = 0.5
 # Marks whose echo is awaited; a carrier that echoes none must not fill the memory.
@@ -174,13 +176,17 @@ class PhoneCall:
         assert self.speaker is not None
         encoder = OutputEncoder(self._format, WIRE.rate)
         num_bytes = WIRE.rate * _FRAME_MS // 1000 * WIRE.sample_bytes
-        due_s = time.monotonic()
+        size, pending = self._format.num_bytes(_FRAME_MS), bytearray()
+        due_s, num_silent = time.monotonic(), _TAIL_FRAMES
         while True:
             await asyncio.sleep(max(0.0, due_s - _LEAD_S - time.monotonic()))
-            is_playing = self.speaker.is_playing
-            frame = encoder.write(from_s16le(self.speaker.read(num_bytes)))
-            if is_playing and frame:
-                await self._wire.send(self._carrier.audio(frame))
+            num_silent = 0 if self.speaker.is_playing else num_silent + 1
+            pending += encoder.write(from_s16le(self.speaker.read(num_bytes)))
+            while len(pending) >= size:  # the resampler has none for some frames, and more later
+                frame = bytes(pending[:size])
+                del pending[:size]
+                if num_silent <= _TAIL_FRAMES:
+                    await self._wire.send(self._carrier.audio(frame))
             due_s += _FRAME_MS / 1000
             if time.monotonic() - due_s > _MAX_LATE_S:
                 due_s = time.monotonic()
