@@ -26,7 +26,7 @@ class FakeAudioStream:
     room = 1 << 30
 
     def __init__(self):
-        self.num_samples = self.num_told = 0
+        self.num_samples = self.num_given = 0
         self.closed = self.is_over = False
 
     def write(self, samples):
@@ -38,13 +38,13 @@ class FakeAudioStream:
     def is_due(self, more=0):
         if self.is_over:
             return False
-        return self.closed or (self.num_samples + more) // 16_000 > self.num_told
+        return self.closed or (self.num_samples + more) // 16_000 > self.num_given
 
     def next_step(self):
-        self.num_told = self.num_samples // 16_000
+        self.num_given = self.num_samples // 16_000
         is_final = self.closed
         self.is_over = is_final
-        return SimpleNamespace(num_words=self.num_told + is_final, is_final=is_final)
+        return SimpleNamespace(num_words=self.num_given + is_final, is_final=is_final)
 
     def add_tokens(self, step, token_ids):
         text = "".join(map(chr, token_ids))
