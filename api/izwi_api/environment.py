@@ -21,6 +21,7 @@ from izwi_api.settings import (
     Access,
     LogSettings,
     Settings,
+    api_names,
     check_lead_ms,
     check_origin,
     key_digest,
@@ -191,6 +192,10 @@ VARIABLES = (
     Variable(
         *("IZWI_STREAM_TEXT_S", "stream_text_s", _above_zero, _SECONDS),
         "a speech session with an open utterance ends without new text or audio for this long",
+    ),
+    Variable(
+        *("IZWI_APIS", "apis", api_names, "`elevenlabs,deepgram,twilio,vonage`"),
+        "other vendors' APIs that are served, too",
     ),
     Variable(
         *("IZWI_MAX_SESSIONS", "sessions.a_server", _whole(_above_zero), "1 or more"),

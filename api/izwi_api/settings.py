@@ -28,6 +28,8 @@ OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx"),
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
+# APIs of other vendors, served beside OpenAI's if the operator says so; docs/clients.md.
+APIS = ("elevenlabs", "deepgram", "twilio", "vonage")
 MEGABYTE = 1024 * 1024
 DEFAULT_LEAD_MS = 250
 # A lead shorter than one chunk of audio would leave gaps.
@@ -145,6 +147,7 @@ class Settings:
             text other than white space is written nor audio is read.
         stream_utterance_chars: Characters of one utterance of such a session; None uses the limit
             of `izwi_api.schemas.speech_stream`.
+        apis: Those of `APIS` that are served.
         sessions: Maximum number of live sessions.
         session_limits: Limits of one session of `/v1/realtime`.
         live_lead_ms: Milliseconds of audio that a live session is sent ahead of its playback,
@@ -179,6 +182,7 @@ class Settings:
     manage_models: bool = False
     stream_text_s: float = 30.0
     stream_utterance_chars: int | None = None
+    apis: tuple[str, ...] = ()
     sessions: SessionCounts = field(default_factory=SessionCounts)
     session_limits: SessionLimits = field(default_factory=SessionLimits)
     live_lead_ms: int = DEFAULT_LEAD_MS
@@ -244,6 +248,16 @@ def check_vad(name: VadName, param: str) -> None:
             "or use webrtc",
             param=param,
         )
+
+
+def api_names(text: str, param: str) -> tuple[str, ...]:
+    """Return the names in a list like "elevenlabs,deepgram". Raises InvalidRequest."""
+    names = dict.fromkeys(filter(None, (name.strip().lower() for name in text.split(","))))
+    if unknown := [name for name in names if name not in APIS]:
+        raise InvalidRequest(
+            f"{param} must be some of {', '.join(APIS)}, got {unknown[0]!r}", param=param
+        )
+    return tuple(names)
 
 
 def check_origin(text: str, param: str) -> str:

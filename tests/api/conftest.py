@@ -253,7 +253,7 @@ class FakeStream(Answer):
         if not self.ended:
             self.engine.aborted.append(self.request.request_id)
             self.task.cancel()
-            self._end()
+            self._put([], reason=Reason.ABORTED)  # a reader may wait
 
     def _end(self):
         self.ended = True

@@ -50,7 +50,7 @@ def served(tmp_path_factory):
         return world.answer
 
     world.registry = ScriptedRegistry(registry, "chat", write)
-    app = create_app(engine, world.registry, Settings(home=home))
+    app = create_app(engine, world.registry, Settings(home=home, apis=("twilio", "vonage")))
     with pytest.MonkeyPatch.context() as patch, listening(app, ws="auto") as port:
         # the same answers in every session, so that they can be compared
         patch.setattr(response_maker, "secrets", SimpleNamespace(randbits=lambda _: 7))

@@ -13,6 +13,7 @@ from izwi_api.cli import (
     clone,
     doctor,
     keys,
+    mcp,
     models,
     pull,
     replay,
@@ -24,6 +25,7 @@ from izwi_api.cli import (
     transcribe,
     voices,
     warm,
+    wyoming,
 )
 from izwi_api.cli.options import Command, CommandGroup
 from izwi_api.cli.run import main
@@ -74,6 +76,8 @@ for verb in (
     warm.warm,
     doctor.doctor,
     top.top,
+    wyoming.wyoming,
+    mcp.mcp,
 ):
     app.command(cls=Command)(verb)
 app.add_typer(models.app, name="models")

@@ -29,9 +29,11 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
+    APIS,
     DEFAULT_MODELS,
     Access,
     Settings,
+    api_names,
     check_lead_ms,
     check_origin,
     check_vad,
@@ -170,6 +172,13 @@ InProcessOption = Annotated[
 ]
 
 
+ApiOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        help=f"Serve these vendors' APIs, too: {', '.join(APIS)}. Default: none, or IZWI_APIS.",
+    ),
+]
 ReplicasOption = Annotated[
     int,
     typer.Option(
@@ -244,6 +253,7 @@ AliasOption = Annotated[
 def serve(
     model: ModelOption = None,
     alias: AliasOption = None,
+    api: ApiOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on.")] = 8000,
     tls_cert: TlsCertOption = None,
@@ -317,6 +327,8 @@ def serve(
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
         settings = replace(settings, warm=_warm_file(warm))
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
+        if api is not None:
+            settings = replace(settings, apis=api_names(api, "--api"))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings) and not in_process else 0

@@ -30,6 +30,8 @@ _PAGE = "/"
 _PAGE_FILES = "/page/"
 # What a client secret gives access to.
 _LIVE, _CALLS = "/v1/realtime", "/v1/realtime/calls"
+# What carriers of telephone calls connect to, each below its name.
+TELEPHONY = "/v1/telephony/"
 _CLOCKS = Clocks()
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Browsers cannot set headers on a WebSocket; OpenAI's clients send the key as a subprotocol.
@@ -132,7 +134,8 @@ class Auth:
     def _secret_of(self, scope: Scope, presented: str | None) -> ClientSecret | None:
         """Return the client secret that a live session presents."""
         opens = _LIVE if scope["type"] == "websocket" else _CALLS
-        if self._client_secrets is None or scope["path"] != opens:
+        is_call = scope["type"] == "websocket" and scope["path"].startswith(TELEPHONY)
+        if self._client_secrets is None or not (scope["path"] == opens or is_call):
             return None
         if presented is None or not presented.startswith(PREFIX):
             return None

@@ -5,7 +5,8 @@ of them can check it, and none has to store it:
 
     ek_<payload>.<HMAC-SHA256 of it>, both in base64url
 
-It gives access to /v1/realtime only, and counts against the limits of the key that requested it.
+It gives access to live sessions only (/v1/realtime, and telephone calls), and counts against the
+limits of the key that requested it.
 """
 
 from __future__ import annotations

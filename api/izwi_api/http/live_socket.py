@@ -9,7 +9,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 from izwi.errors import IzwiError
 from izwi_api.http.app_state import AppState
 from izwi_api.http.errors import response_to
-from izwi_api.sessions.core import Message, Service, Session
+from izwi_api.sessions.core import Message, Service, Session, Wire
 from izwi_api.sessions.errors import ClientLeft
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.usage.metering import Usage, current_usage
@@ -20,6 +20,7 @@ async def serve_socket(
     limits: SessionLimits,
     open_service: Callable[[Session], Service],
     protocol: str | None = None,
+    wire_over: Callable[[Wire], Wire] = lambda wire: wire,
 ) -> None:
     """Serve a WebSocket, or refuse its handshake if there are too many sessions.
 
@@ -28,6 +29,7 @@ async def serve_socket(
         limits: Limits of the session.
         open_service: Makes the service of the session.
         protocol: The subprotocol to accept if a client offers it.
+        wire_over: Returns the wire of the session over that of the socket.
     """
     state: AppState = socket.app.state.izwi
     usage = current_usage.get() or Usage()
@@ -36,7 +38,7 @@ async def serve_socket(
             # A browser that offers subprotocols disconnects unless one is accepted.
             offered: list[str] = socket.scope.get("subprotocols", [])
             await socket.accept(protocol if protocol in offered else next(iter(offered), None))
-            session = Session(SocketWire(socket), limits)
+            session = Session(wire_over(SocketWire(socket)), limits)
             with state.sessions.running(session, seat):
                 await session.run(open_service(session))
     except IzwiError as error:

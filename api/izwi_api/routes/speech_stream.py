@@ -29,12 +29,12 @@ async def stream_speech(socket: WebSocket) -> None:
     limits = LIMITS.under(services.settings)
 
     def open_session(session: Session) -> SpeechSession:
-        return SpeechSession(session, services, limits, _error_message)
+        return SpeechSession(session, services, limits, error_message)
 
     await serve_socket(socket, limits.of_session, open_session)
 
 
-def _error_message(error: Exception) -> dict[str, object]:
+def error_message(error: Exception) -> dict[str, object]:
     """Return OpenAI's error object, and its message beside it for vLLM-Omni's clients."""
     reported = _error_of(error)
     inner = reported["error"]

@@ -29,12 +29,13 @@ async def stream_transcription(socket: WebSocket) -> None:
     services = replace(services, registry=services.registry.live())
 
     def open_session(session: Session) -> TranscriptionSession:
-        return TranscriptionSession(session, services, _error_message)
+        return TranscriptionSession(session, services, error_message)
 
     await serve_socket(socket, LIMITS, open_session)
 
 
-def _error_message(error: Exception) -> dict[str, object]:
+def error_message(error: Exception) -> dict[str, object]:
+    """Return the message that reports an error, with OpenAI's error object."""
     if isinstance(error, SessionOver):
         kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
         reported = error_body(str(error), kind, code=error.code)

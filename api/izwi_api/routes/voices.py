@@ -52,7 +52,7 @@ _SAMPLE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosni
 @router.get("/v1/audio/voices")
 async def list_voices(request: Request) -> dict[str, object]:
     """List all voices, in the formats that different clients expect."""
-    entries = await asyncio.to_thread(_entries, services_of(request))
+    entries = await asyncio.to_thread(voice_entries, services_of(request))
     stored = [entry for entry in entries if entry["kind"] == "cloned"]
     return {"object": "list", "data": entries, "voices": entries, "uploaded_voices": stored}
 
@@ -62,7 +62,7 @@ async def create_voice(request: Request) -> dict[str, object]:
     """Make a voice from a clip, or from a description (`type`: "prompt")."""
     services = services_of(request)
     form = await read_fields(request, "audio_sample", services.settings)
-    return await unless_left(request.receive, _create(services, form))
+    return await unless_left(request.receive, create_from_form(services, form))
 
 
 @router.post("/v1/audio/voices/check", openapi_extra=form_body(ClipBody, "audio_sample"))
@@ -105,7 +105,8 @@ async def delete_voice(request: Request, key: str) -> dict[str, object]:
     return {"id": stored.id, "object": "audio.voice.deleted", "deleted": True}
 
 
-async def _create(services: Services, form: Form) -> dict[str, object]:
+async def create_from_form(services: Services, form: Form) -> dict[str, object]:
+    """Make a voice from the fields of a form, and return its entry. Raises InvalidRequest."""
     fields = form.values()
     check_name(fields.get("name", ""))
     if fields.get("type") == "prompt":
@@ -165,7 +166,8 @@ async def _heard(services: Services, sample: bytes) -> str | None:
     return heard.text.strip() or None
 
 
-def _entries(services: Services) -> list[dict[str, object]]:
+def voice_entries(services: Services) -> list[dict[str, object]]:
+    """Return an entry for each speaker, stored voice and alias; reads the disk."""
     stored = [stored_entry(voice) for voice in services.voices.voices()]
     # A stored voice takes precedence over OpenAI's name, so it is not an alias.
     taken = {str(entry["name"]).lower() for entry in stored}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
@@ -46,6 +46,7 @@ from izwi_api.telemetry.calls import CallObserver
 from izwi_api.telemetry.log_lines import CallLog
 from izwi_api.telemetry.tracing import Tracing, open_tracing
 from izwi_api.usage.keys import KeyRing
+from izwi_api.vendors import load_vendors
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
@@ -129,18 +130,23 @@ def create_app(
     state = AppState(services, metrics, begun_s, drain, changes, client_secrets, sessions)
     set_state(app, state)
     _guard(app, access, settings.home / "counts", client_secrets)
+    vendors = load_vendors(settings.apis)
+    if vendors:
+        from izwi_api.vendors.requests import VendorRequests
+
+        app.add_middleware(VendorRequests, vendors=vendors)
     sinks = (CallLog(), metrics.calls, *((traces,) if traces else ()))
     observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
     app.add_middleware(ObserveCalls, observer=observer)
     app.add_middleware(RequestId)
-    return _routed(app)
+    return _routed(app, (*ROUTERS, *(router for vendor in vendors for router in vendor.routers)))
 
 
-def _routed(app: FastAPI) -> FastAPI:
+def _routed(app: FastAPI, routers: Sequence[APIRouter]) -> FastAPI:
     """Add the routes and the error handlers."""
-    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
-    for router in ROUTERS:
+    http_errors.install(app, [route for router in routers for route in router.routes])
+    for router in routers:
         app.include_router(router, responses=REFUSALS)
     return app
 

@@ -39,6 +39,11 @@ class Speaker:
         """Return the duration of the queued audio."""
         return WIRE.duration_ms(sum(len(audio) for _, audio in self._queue))
 
+    @property
+    def is_playing(self) -> bool:
+        """Return whether there is audio to play, and no pause."""
+        return bool(self._queue) and not self._is_paused
+
     def played_ms(self, response_id: str) -> float:
         """Return how much of a response was played."""
         return WIRE.duration_ms(self._played.get(response_id, 0))

@@ -145,6 +145,8 @@ class TranscriptionSession:
         )
 
     async def _append_audio(self, data: bytes) -> None:
+        if not data:  # it only keeps the session open
+            return
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
         self._charge.add(heard_s=len(data) / 2 / self._config.sample_rate)

@@ -1,0 +1,1 @@
+"""Deepgram's API: transcription and speech over HTTP and WebSockets, for its own SDK."""

@@ -1,0 +1,1 @@
+"""ElevenLabs' API: speech, voices and transcription, for its own SDK."""

@@ -1,0 +1,1 @@
+"""Telephone calls, as Twilio and Vonage stream them, onto a live session."""

@@ -1,0 +1,167 @@
+"""A telephone call as a transport, without a session; tests/realtime has whole calls."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import httpx
+import numpy as np
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from izwi.audio.g711 import decode_g711, encode_g711
+from izwi.audio.pcm import from_s16le, to_s16le
+from izwi_api.realtime.answering.speaker import Speaker
+from izwi_api.sessions.errors import ClientLeft
+from izwi_api.vendors.telephony.call import PhoneCall
+from izwi_api.vendors.telephony.twilio import Twilio
+from izwi_api.vendors.telephony.vonage import Vonage
+
+TONE = 0.5 * np.sin(np.arange(4800) / 10).astype(np.float32)  # 0.2 s at 24 kHz
+
+
+class FakeWire:
+    def __init__(self):
+        self.inbox, self.sent = asyncio.Queue(), []
+
+    async def receive(self):
+        return await self.inbox.get()
+
+    async def send(self, message):
+        self.sent.append(message)
+
+    async def close(self, code, reason):
+        self.sent.append((code, reason))
+
+
+def twilio_start(**parameters):
+    start = {"streamSid": "MZ1", "customParameters": parameters}
+    return json.dumps({"event": "start", "start": start})
+
+
+def vonage_start(**parameters):
+    first = {"event": "websocket:connected", "content-type": "audio/l16;rate=8000"}
+    return json.dumps(first | parameters)
+
+
+@pytest.fixture
+async def call(request):
+    """A call that has begun, and the tasks of its session."""
+    carrier, start = request.param
+    wire, heard = FakeWire(), []
+    call = PhoneCall(wire, carrier())
+    call.speaker = Speaker(lambda *_, **__: None)
+    tasks = [asyncio.create_task(work) for work in call.background_tasks(heard.append)]
+    wire.inbox.put_nowait(start(greet="1"))
+    assert json.loads(await call.receive()) == {"type": "response.create"}
+    tasks.append(asyncio.create_task(call.receive()))
+    yield call, wire, heard
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def media_of(messages):
+    """The frames of a call's audio, and its other messages."""
+    read = [m if isinstance(m, bytes) else json.loads(m) for m in messages]
+    is_media = [isinstance(m, bytes) or m.get("event") == "media" for m in read]
+    frames = [
+        m if isinstance(m, bytes) else base64.b64decode(m["media"]["payload"])
+        for m, it_is in zip(read, is_media, strict=True)
+        if it_is
+    ]
+    return frames, [m for m, it_is in zip(read, is_media, strict=True) if not it_is]
+
+
+def size_of(messages):
+    return sum(map(len, media_of(messages)[0]))
+
+
+@pytest.mark.parametrize("call", [(Twilio, twilio_start)], indirect=True)
+async def test_twilio_is_sent_what_is_played_with_marks_and_clears(call):
+    call, wire, heard = call
+    call.speaker.play("r1", to_s16le(TONE))
+    await until(lambda: size_of(wire.sent) >= 2240)
+    await call.send(json.dumps({"type": "output_audio_buffer.stopped", "response_id": "r1"}))
+    await call.send(json.dumps({"type": "output_audio_buffer.cleared", "response_id": "r1"}))
+    await call.send(json.dumps({"type": "response.done"}))  # it means nothing to a carrier
+    frames, others = media_of(wire.sent)
+    assert [other["event"] for other in others] == ["mark", "clear"]
+    assert {other["streamSid"] for other in others} == {"MZ1"}
+    assert set(map(len, frames)) == {160}
+    samples = decode_g711(b"".join(frames), "mu")
+    assert np.abs(samples).max() > 0.4
+    assert np.sum(np.abs(samples) > 0.01) == pytest.approx(1600, rel=0.05)  # to its last sample
+    payload = base64.b64encode(encode_g711(TONE[:1600], "mu")).decode()
+    wire.inbox.put_nowait(json.dumps({"event": "media", "media": {"payload": payload}}))
+    wire.inbox.put_nowait(json.dumps({"event": "mark", "mark": {"name": "r1"}}))
+    await until(lambda: heard)
+    assert len(from_s16le(b"".join(heard))) == pytest.approx(4800, abs=400)
+
+
+@pytest.mark.parametrize("call", [(Vonage, vonage_start)], indirect=True)
+async def test_vonage_is_sent_binary_frames_and_commands(call):
+    call, wire, heard = call
+    call.speaker.play("r1", to_s16le(TONE))
+    await until(lambda: size_of(wire.sent) >= 4480)
+    await call.send(json.dumps({"type": "output_audio_buffer.stopped", "response_id": "r1"}))
+    await call.send(json.dumps({"type": "output_audio_buffer.cleared", "response_id": "r1"}))
+    frames, commands = media_of(wire.sent)
+    assert set(map(len, frames)) == {320}
+    assert commands == [{"action": "notify", "payload": {"mark": "r1"}}, {"action": "clear"}]
+    wire.inbox.put_nowait(to_s16le(TONE[:1600]))
+    await until(lambda: heard)
+
+
+@pytest.mark.parametrize("call", [(Twilio, twilio_start)], indirect=True)
+async def test_nothing_is_sent_while_an_answer_is_paused(call):
+    call, wire, _ = call
+    call.speaker.pause()
+    call.speaker.play("r1", to_s16le(TONE))
+    await asyncio.sleep(0.1)
+    assert not wire.sent
+    call.speaker.resume()
+    await until(lambda: size_of(wire.sent) >= 1600)
+
+
+@pytest.mark.parametrize(("carrier", "end"), [(Twilio, "stop"), (Vonage, "websocket:disconnected")])
+async def test_a_call_ends(carrier, end):
+    wire = FakeWire()
+    wire.inbox.put_nowait(json.dumps({"event": end}))
+    with pytest.raises(ClientLeft):
+        await PhoneCall(wire, carrier()).receive()
+
+
+def test_a_webhook_takes_the_key_as_a_password(vendors):
+    url = f"{vendors.url}/v1/telephony/twilio"
+    assert httpx.post(url).status_code == 401
+    assert httpx.post(url, auth=("izwi", "wrong")).status_code == 401
+    answer = httpx.post(url, auth=("izwi", vendors.keys["free"]))
+    assert answer.status_code == 200, answer.text
+    assert vendors.audited("free", "/v1/telephony/twilio")["status"] == 200
+    secret = answer.text.partition("twilio/")[2].partition('"')[0]
+    with vendors.connect(f"/v1/telephony/twilio/{secret}", {}) as socket:
+        socket.send(json.dumps({"event": "stop"}))
+    assert vendors.audited("free", "/v1/telephony/twilio/{secret}")["status"] == 101
+
+
+def test_a_key_has_its_limits_over_the_telephone(vendors):
+    url, auth = f"{vendors.url}/v1/telephony/vonage", ("izwi", vendors.keys["slow"])
+    assert httpx.get(url, auth=auth).status_code == 200
+    refused = httpx.get(url, auth=auth)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize("rest", ["", "/ek_x.y", "/other"])
+def test_a_stream_without_a_key_is_refused(vendors, rest):
+    with pytest.raises(InvalidStatus) as caught:
+        vendors.connect(f"/v1/telephony/vonage{rest}", {})
+    assert caught.value.response.status_code == 401
