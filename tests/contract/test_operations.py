@@ -119,6 +119,17 @@ def test_files_that_the_compose_file_mounts_exist() -> None:
     assert "izwi_api_key" in compose["services"]["prometheus"]["secrets"]
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_itself_accepts_the_unit(tmp_path) -> None:
+    unit = (FOLDER / "izwi.service").read_text().replace("/opt/izwi/bin/izwi", "/bin/true")
+    path = tmp_path / "izwi.service"
+    path.write_text(unit)
+    command = ["systemd-analyze", "verify", "--man=no", "--generators=no", path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    named = [line for line in done.stderr.splitlines() if "izwi.service" in line]
+    assert not named, named
+
+
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (apt-get install prometheus)")
 @pytest.mark.parametrize(
     "arguments",

@@ -56,9 +56,17 @@ class Reading:
         found = self.samples.get(name, {})
         return sum(value for series, value in found.items() if asked <= set(series))
 
-    def models(self) -> list[str]:
-        """Return the served models."""
-        return [dict(series)["model"] for series in self.samples.get("izwi_engine_running", {})]
+    def models(self) -> list[tuple[str, str]]:
+        """Return the served models, each with the number of its engine if there are several."""
+        found = map(dict, self.samples.get("izwi_engine_running", {}))
+        return sorted((of["model"], of.get("replica", "")) for of in found)
+
+    def trouble(self, replica: str) -> str:
+        """Return the status of an engine that gets no requests, or an empty text."""
+        found = self.samples.get("izwi_replica", {})
+        known = (dict(series) for series, value in found.items() if value)
+        status = next((of["status"] for of in known if of["replica"] == replica), "ready")
+        return "" if status == "ready" else f" {status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +152,18 @@ COLUMNS = (
 )
 
 
-def row(interval: Interval, model: str) -> list[str]:
-    """Return what is shown of a model, in the order of `COLUMNS`."""
-    now, of, asked = interval.now, {"model": model}, {"gen_ai_request_model": model}
+def row(interval: Interval, model: str, replica: str = "") -> list[str]:
+    """Return what is shown of a model, in the order of `COLUMNS`.
+
+    Of several engines each has a row; what callers saw is that of all of them.
+
+    Args:
+        interval: The figures.
+        model: The served model.
+        replica: The number of an engine, or an empty text if there is only one.
+    """
+    now, asked = interval.now, {"gen_ai_request_model": model}
+    of = {"model": model, "replica": replica} if replica else {"model": model}
     slack_s = now.sum("izwi_engine_least_slack_seconds", **of)
     pages = now.sum("izwi_engine_pages", **of)
     used = 1.0 - now.sum("izwi_engine_available_pages", **of) / pages if pages else None
@@ -162,7 +179,7 @@ def row(interval: Interval, model: str) -> list[str]:
         "izwi_engine_prefix_positions_hit_total", "izwi_engine_prefix_positions_asked_total", **of
     )
     return [
-        model,
+        f"{model} [{replica}{now.trouble(replica)}]" if replica else model,
         *(f"{now.sum(f'izwi_engine_{state}', **of):.0f}" for state in _STATES),
         _number(interval.ratio("izwi_engine_rows_total", "izwi_engine_steps_total", **of)),
         _ms(step_s or None),
@@ -195,8 +212,8 @@ def screen(address: str, interval: Interval) -> Group:
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(COLUMNS):
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
-    for model in interval.now.models():
-        table.add_row(*map(escape, row(interval, model)))
+    for model, replica in interval.now.models():
+        table.add_row(*map(escape, row(interval, model, replica)))
     return Group(Text(f"izwi at {address}", style="bold"), head, Text(), table)
 
 

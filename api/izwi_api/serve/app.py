@@ -44,6 +44,7 @@ from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.telemetry.calls import CallObserver
 from izwi_api.telemetry.log_lines import CallLog
+from izwi_api.telemetry.metrics_export import open_metrics_export
 from izwi_api.telemetry.tracing import Tracing, open_tracing
 from izwi_api.usage.keys import KeyRing
 from izwi_api.vendors import load_vendors
@@ -94,12 +95,16 @@ def create_app(
             engine.on_start(warming.start)
         elif warming is not None:
             warming.start(engine)
+        if export is not None:
+            export.start()
         try:
             yield
         finally:
             await sessions.close()
             if warming is not None:
                 await warming.stop()
+            if export is not None:
+                await export.close()
             changes.stop()
             await engine.stop()
             decoder.stop()
@@ -115,6 +120,7 @@ def create_app(
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
+    export = open_metrics_export(os.environ, metrics.registry, metrics_folder)
     decoder = _decoder(settings)
     references, images = _references(settings), ImageDecoder(settings.decode_workers)
     voices = VoiceStore(settings.home / "voices")

@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from izwi import __version__
-from izwi.errors import InvalidRequest
 from izwi.request.timing import TimedEvent
 from izwi_api.telemetry import conventions as names
 from izwi_api.telemetry.calls import Call, Turn, now_s
 from izwi_api.telemetry.conventions import Operation
 from izwi_api.telemetry.engine_request import EngineRequest, Phase
+from izwi_api.telemetry.exporters import Signal, open_exporter, own_resource
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -28,34 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_EXPORTERS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _NS = 1_000_000_000
 
 Attributes = dict[str, Any]
-
-
-def exporter_name(environ: Mapping[str, str]) -> str:
-    """Return the exporter that the environment names, or an empty text if tracing is off.
-
-    It is on if `OTEL_TRACES_EXPORTER` names an exporter, or an endpoint is set.
-
-    Raises:
-        InvalidRequest: The protocol is unknown.
-    """
-    chosen = environ.get("OTEL_TRACES_EXPORTER", "").strip()
-    has_endpoint = any(environ.get(name, "").strip() for name in _ENDPOINTS)
-    is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if is_off or chosen == "none" or not (chosen or has_endpoint):
-        return ""
-    if chosen not in ("", "otlp"):
-        return chosen
-    given = next((environ[name].strip() for name in _PROTOCOLS if environ.get(name)), "")
-    if given and given not in _EXPORTERS:
-        allowed = " or ".join(_EXPORTERS)
-        raise InvalidRequest(f"{_PROTOCOLS[1]} must be {allowed}, got {given!r}")
-    return _EXPORTERS[given or "http/protobuf"]
 
 
 def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
@@ -64,19 +38,11 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
     Raises:
         InvalidRequest: It asks for an exporter that is not installed.
     """
-    name = exporter_name(environ)
-    if not name:
+    exporter = open_exporter(Signal.TRACES, environ)
+    if exporter is None:
         return None
-    missing = f"traces need the exporter {name!r}: pip install 'izwi[otel]'"
-    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
-    if found is None:
-        raise InvalidRequest(missing)
-    try:
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        exporter = found.load()()
-    except ImportError as error:
-        raise InvalidRequest(f"{missing} ({error})") from error
     return Tracing(BatchSpanProcessor(exporter))
 
 
@@ -95,18 +61,12 @@ class Tracing:
         clock: Callable[[], float] = now_s,
         wall_clock: Callable[[], int] = time.time_ns,
     ):
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-        # the standard variables (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) override these
-        own = {"service.name": "izwi", "service.version": __version__}
-        resource = Resource(own).merge(Resource.create())
-        if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
-            resource = resource.merge(Resource({"service.name": "izwi"}))
         self._ids = _CallIds(RandomIdGenerator())
         ids: Any = self._ids  # it has the methods of the SDK's class, which is not imported here
-        self._provider = TracerProvider(resource=resource, id_generator=ids)
+        self._provider = TracerProvider(resource=own_resource(), id_generator=ids)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("izwi", __version__)
         # one offset for all spans, so that the order of calls is that of the monotonic clock

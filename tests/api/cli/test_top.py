@@ -114,3 +114,28 @@ def test_the_command_prints_the_figures_of_a_running_server(server, client, cli)
 
 def test_the_command_says_that_no_server_runs(cli) -> None:
     assert "--server" in cli("top", "--once", code=2).output
+
+
+REPLICAS = """
+izwi_engine_running{model="tts",replica="1"} 4
+izwi_engine_running{model="tts",replica="0"} 3
+izwi_engine_pages{model="tts",replica="0"} 10
+izwi_engine_pages{model="tts",replica="1"} 10
+izwi_engine_available_pages{model="tts",replica="0"} 10
+izwi_engine_available_pages{model="tts",replica="1"} 5
+izwi_replica{replica="0",status="ready"} 1
+izwi_replica{replica="1",status="ready"} 0
+izwi_replica{replica="1",status="drained"} 1
+"""
+
+
+def test_each_of_several_engines_has_a_row_with_its_number_and_its_own_figures() -> None:
+    now = Interval(Reading.from_text(REPLICAS, 1.0))
+    assert now.now.models() == [("tts", "0"), ("tts", "1")]
+    first, second = (dict(zip(COLUMNS, row(now, *one), strict=True)) for one in now.now.models())
+    assert (first["model"], first["run"], first["memory"]) == ("tts [0]", "3", "0%")
+    assert (second["model"], second["run"], second["memory"]) == ("tts [1 drained]", "4", "50%")
+
+
+def test_the_only_engine_has_no_number() -> None:
+    assert row(interval(), "tts")[0] == "tts"
