@@ -51,7 +51,7 @@ def hide_other_gpus(device: str) -> str:
             that are not there and any once CUDA runs.
     """
     kind, _, index = device.partition(":")
-    if kind != "cuda" or not index.isdigit() or torch.cuda.is_initialized():
+    if kind != "cuda" or not index.isdigit() or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return device
     if int(index) >= torch.cuda.device_count():
         return device
