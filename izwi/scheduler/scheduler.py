@@ -111,7 +111,8 @@ class Scheduler:
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
         self._content = ContentKeys(facts, config.page_size)
-        self._speculation = Speculation(config.speculate, facts)
+        drafts = config.speculate != "off"
+        self._speculation = Speculation(config.speculate, facts) if drafts else None
         self._speaks = facts.frame_s is not None
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self.policy = POLICIES[config.policy]
@@ -474,7 +475,8 @@ class Scheduler:
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
             rows.append(PlannedRow(sequence, computed, stop))
-        rows = self._speculation.extend(rows, budgets, self.memory)
+        if self._speculation is not None:
+            rows = self._speculation.extend(rows, budgets, self.memory)
         vocode: list[tuple[Sequence, int]] = []
         for key, frames in plan.vocode:
             running[key].status.last_step = step

@@ -72,8 +72,7 @@ class Speculation:
     """Plans the drafts of one model.
 
     Args:
-        mode: A name in `izwi.config.SPECULATIONS`: "off" plans none, "ngram" all that fit, "auto"
-            those that make the step's entries cheaper.
+        mode: "ngram" plans all that fit, "auto" those that make the step's entries cheaper.
         model: The model.
     """
 
@@ -92,7 +91,7 @@ class Speculation:
             budgets: Of the step.
             memory: Where further pages are allocated.
         """
-        if self._mode == "off" or not rows:
+        if not rows:
             return rows
         rate = StepRate(rows, budgets.cost) if self._mode == "auto" else None
         tokens = budgets.tokens - sum([row.stop - row.start for row in rows])

@@ -77,7 +77,6 @@ def test_right_guesses_count_up_to_the_first_wrong_one() -> None:
 
 def test_rows_of_texts_that_repeat_are_drafted() -> None:
     assert drafts_of([row_of(), row_of(num_entries=1)]) == [4, 0]
-    assert drafts_of([row_of()], "off") == [0]
 
 
 @pytest.mark.parametrize(
