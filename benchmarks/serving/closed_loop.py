@@ -27,6 +27,9 @@ from benchmarks.serving.listeners import (
     open_connections,
 )
 
+# Processes of clients import torch before they can begin, all at once.
+_START_S = 10.0
+
 
 async def run_level(
     url: str, model: str, streams: int, rounds: int, clients: int = 1
@@ -44,10 +47,13 @@ async def run_level(
         played, began, ended = await _play(url, model, range(streams), streams, rounds)
     else:
         loop, places = asyncio.get_running_loop(), range(streams)
+        begins_s = time.time() + _START_S
         with ProcessPoolExecutor(clients, get_context("spawn")) as pool:
             parts = await asyncio.gather(
                 *(
-                    loop.run_in_executor(pool, _play_apart, url, model, mine, streams, rounds)
+                    loop.run_in_executor(
+                        pool, _play_apart, begins_s, (url, model, mine, streams, rounds)
+                    )
                     for mine in (places[number::clients] for number in range(clients))
                 )
             )
@@ -63,13 +69,13 @@ async def run_level(
 
 
 def _play_apart(
-    url: str, model: str, places: range, streams: int, rounds: int
+    begins_s: float, level: tuple[str, str, range, int, int]
 ) -> tuple[list[Listened], float, float]:
-    return asyncio.run(_play(url, model, places, streams, rounds))
+    return asyncio.run(_play(*level, begins_s=begins_s))
 
 
 async def _play(
-    url: str, model: str, places: range, streams: int, rounds: int
+    url: str, model: str, places: range, streams: int, rounds: int, *, begins_s: float = 0.0
 ) -> tuple[list[Listened], float, float]:
     """Return what listeners heard, and when the first began and the last ended (system clock)."""
     played: list[Listened] = []
@@ -81,6 +87,7 @@ async def _play(
                 played.append(one)
 
         await open_connections(client, len(places))  # before the clock starts
+        await asyncio.sleep(max(0.0, begins_s - time.time()))
         began_s = time.time()
         await asyncio.gather(*(slot(place) for place in places))
         return played, began_s, time.time()
