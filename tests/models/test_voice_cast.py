@@ -179,6 +179,8 @@ OPTIONS = argparse.Namespace(
     codec_seconds=430.0,
     talker_seconds=470.0,
     decoder_seconds=200.0,
+    stages=None,
+    gpus=1,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 
 import numpy as np
@@ -263,7 +264,7 @@ def test_gaps_and_latency_are_in_the_metrics(world, monkeypatch):
 
     phone = world.talk(script, step_s=0.06)
     sent = phone.of("response.output_audio.delta")
-    gaps = find_gaps([(e.at_s, len(e.event["delta"]) * 3 / 4 / 48_000) for e in sent])
+    gaps = find_gaps([(e.at_s, len(base64.b64decode(e.event["delta"])) / 48_000) for e in sent])
     assert gaps
     (figures,) = phone.figures
     assert figures.num_gaps == len(gaps)

@@ -270,6 +270,15 @@ def join_ranks() -> tuple[int, int, torch.device]:
     return rank, world, device
 
 
+def joint_most(number: int, device: torch.device) -> int:
+    """Return the largest number of all ranks, whose weights must have the same shapes."""
+    if not torch.distributed.is_initialized():
+        return number
+    most = torch.tensor([number], device=device)
+    torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
+    return int(most.item())
+
+
 def leave_ranks() -> None:
     """Leave the process group, if there is one."""
     if torch.distributed.is_initialized():

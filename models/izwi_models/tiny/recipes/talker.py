@@ -35,6 +35,7 @@ from izwi_models.tiny.recipes.harness import (
     divergence,
     initial_weights,
     join_ranks,
+    joint_most,
     learning_rate,
     leave_ranks,
     masked_loss,
@@ -73,7 +74,8 @@ class TalkerTrainer:
         ids = [tokenizer.encode(text) for text in corpus.texts]
         self._texts, self.text_lengths = text_table(ids, device)
         hidden = self.config.talker_config.hidden_size
-        voices = max(len(all_voices()), int(corpus.voices.max()) + 1)
+        # each rank has read other utterances, so maybe other voices
+        voices = joint_most(max(len(all_voices()), int(corpus.voices.max()) + 1), device)
         heads = {"phone_head.weight": (4 * _PHONES, hidden), "voice_head.weight": (voices, hidden)}
         tensors = initial_weights({**tensor_shapes(self.config), **heads}, args.seed)
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")

@@ -102,6 +102,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--chunk", type=int, default=4096, help="utterances of a file")
     parser.add_argument("--seed", type=int, default=35)
+    parser.add_argument(
+        "--part",
+        type=int,
+        nargs=2,
+        default=(0, 1),
+        metavar=("NUMBER", "OF"),
+        help="speak one of several parts of the texts, as long as others speak the others; the "
+        "first one speaks the held-out texts",
+    )
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
@@ -114,8 +123,11 @@ def main() -> None:
     cast = draw_cast()
     texts = [text for path in args.texts for text in path.read_text("utf-8").splitlines()]
     random.Random(args.seed).shuffle(texts)
-    texts = joined(texts[: args.number], args.joined, args.seed)
-    lines = read(assigned(texts, args.seed), cast, vocabulary, args.processes)
+    part, parts = args.part
+    texts = texts[part : args.number : parts]
+    seed = args.seed + 1000 * part
+    texts = joined(texts, args.joined, seed)
+    lines = read(assigned(texts, seed), cast, vocabulary, args.processes)
     held, short = (
         heldout(path.read_text("utf-8").splitlines()[: args.heldout])
         for path in (HELDOUT_TEXT, HELDOUT_SHORT)
@@ -127,15 +139,16 @@ def main() -> None:
     print(f"[{time.monotonic() - begin:.0f}s] {len(lines)} lines of phonemes", flush=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = False
-    torch.manual_seed(args.seed)
+    torch.manual_seed(seed)
     tensors = {name: torch.from_numpy(x) for name, x in load(args.weights).items()}
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     model = Kokoro(tensors, device, dtype, args.compiled)
-    maker = Maker(model, style_tables(args.package), vocabulary, args.seed, cast, LUFS)
+    maker = Maker(model, style_tables(args.package), vocabulary, seed, cast, LUFS)
     args.out.mkdir(parents=True, exist_ok=True)
-    for stem, asked in unheard.items():
-        make_heldout(maker, asked, args.out / stem)
-    print(f"[{time.monotonic() - begin:.0f}s] held-out texts spoken", flush=True)
+    if part == 0:
+        for stem, asked in unheard.items():
+            make_heldout(maker, asked, args.out / stem)
+        print(f"[{time.monotonic() - begin:.0f}s] held-out texts spoken", flush=True)
     written = []
     with ThreadPoolExecutor(4) as pool:
         for number, start in enumerate(range(0, len(lines), args.chunk)):
@@ -144,7 +157,7 @@ def main() -> None:
                 batches.append(batch)
                 if over():
                     break
-            stem = args.out / f"train-cast{number:04d}"
+            stem = args.out / f"train-cast{part}{number:03d}"
             written.append(pool.submit(write, batches, stem))
             if over():
                 break

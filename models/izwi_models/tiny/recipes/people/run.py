@@ -34,16 +34,27 @@ class Stage:
         name: Its name in `--stages`.
         command: Arguments of Python.
         makes: A file that it writes last; the stage is left out if there is one.
+        gpu: Number of the only GPU that it sees; None for all.
     """
 
     name: str
     command: tuple[str, ...]
     makes: Path
+    gpu: int | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether it has run."""
         return self.makes.exists()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its process."""
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if self.gpu is None:
+            return dict(os.environ)
+        own = seen.split(",")[self.gpu] if seen else str(self.gpu)
+        return os.environ | {"CUDA_VISIBLE_DEVICES": own}
 
 
 def plan(options: argparse.Namespace, cores: int) -> dict[str, Stage]:
@@ -108,7 +119,7 @@ def plan(options: argparse.Namespace, cores: int) -> dict[str, Stage]:
 def run(stages: Sequence[Stage]) -> None:
     """Run stages at the same time. Raises SystemExit if one fails; the others are ended."""
     running = {
-        stage.name: subprocess.Popen((sys.executable, *stage.command))
+        stage.name: subprocess.Popen((sys.executable, *stage.command), env=stage.environment)
         for stage in stages
         if not stage.is_done
     }
@@ -142,11 +153,12 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=77, help="another one makes other speech")
     parser.add_argument("--stages", nargs="+", choices=(*PREPARED, *SPOKEN, *TRAINED), default=None)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     options.package = options.package or options.work / "kokoro"
     options.work.mkdir(parents=True, exist_ok=True)
     begin(options.out)
-    stages = plan(options, os.cpu_count() or 1)
+    stages = plan(options, options.cores)
     chosen = set(options.stages or stages)
     for name in PREPARED:
         run([stages[name]] if name in chosen else [])
