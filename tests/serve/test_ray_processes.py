@@ -17,6 +17,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from izwi.errors import InvalidRequest
 from tests.api.conftest import wait_for
 
 pytest.importorskip("ray", reason="needs izwi[ray]")
@@ -26,14 +27,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SPEECH = "/v1/audio/speech"
 TEXT = "The house is near the river and the road is long."
 ASK = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm", "input": TEXT}
-NUM_STREAMS = 20
+NUM_STREAMS = 6
 FILE = """
 models: [izwi-tiny-tts, izwi-tiny-asr, izwi-tiny-chat]
 engine_gpus: 0
 engine_cpus: 0.1
 api_server_cpus: 0.1
-min_engines: 2
-max_engines: 2
+engines: 2
 """
 
 
@@ -141,7 +141,7 @@ def test_a_live_session_speaks_through_the_proxy(cluster):
     content = [{"type": "input_text", "text": "What is the capital of France?"}]
     item = {"type": "message", "role": "user", "content": content}
     num_audio, said = 0, ""
-    with connect(url, additional_headers={"x-session-id": "one"}) as live:
+    with connect(url, open_timeout=60) as live:
         live.send(json.dumps({"type": "conversation.item.create", "item": item}))
         live.send(json.dumps({"type": "response.create"}))
         for message in live:
@@ -154,3 +154,14 @@ def test_a_live_session_speaks_through_the_proxy(cluster):
                 break
     assert num_audio > 1
     assert "Paris" in said
+
+
+def test_an_app_for_a_running_cluster_is_not_built_without_a_key(monkeypatch):
+    from izwi_api.serve.ray_app import build
+
+    for name in ("IZWI_API_KEY", "IZWI_API_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidRequest, match="without a key"):
+        build({"engine_gpus": 0})
+    monkeypatch.setenv("IZWI_API_KEY", "secret")
+    assert build({"engine_gpus": 0}) is not None

@@ -38,4 +38,4 @@ def deploy(
         from izwi_api.serve.ray_app import deploy as deploy_app
 
         ray.init(address=address, namespace="serve", log_to_driver=address == "local")
-        deploy_app(options, blocking=address == "local")
+        deploy_app(options, is_own_cluster=address == "local")

@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+from ray.serve.config import RequestRouterConfig
 
 from izwi.checkpoints.registry import Registry, named
 from izwi_api.environment import read_access, read_settings
 from izwi_api.http.app_state import AppState
 from izwi_api.serve import ray_directory
 from izwi_api.serve.app import create_app
-from izwi_api.serve.exposure import allowed_hosts, check_exposure
 from izwi_api.serve.ray_engine import EngineReplica
 from izwi_api.serve.ray_members import Member, Members
-from izwi_api.serve.ray_options import RayOptions, parse_options
+from izwi_api.serve.ray_options import RayOptions, cluster_access, parse_options
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
@@ -82,42 +80,24 @@ def build(values: dict[str, Any]) -> Any:
     """Build the application from the fields of `RayOptions`, for a file of Ray Serve.
 
     Raises:
-        InvalidRequest: A value is wrong, or anybody may use the server.
+        InvalidRequest: A value is wrong, or no key is required. Whoever starts Ray Serve chooses
+            the proxy's address, so that `host` says nothing here.
     """
-    return build_app(parse_options(values))
+    return build_app(parse_options(values), is_own_cluster=False)
 
 
-def build_app(options: RayOptions) -> Any:
+def build_app(options: RayOptions, *, is_own_cluster: bool) -> Any:
     """Build the application, with settings of this process's environment. Raises InvalidRequest."""
-    access = read_access(os.environ)
-    check_exposure(options.host, access, insecure=options.insecure)
-    access = replace(access, allowed_hosts=allowed_hosts(options.host, access))
+    access = cluster_access(options, read_access(os.environ), is_own_cluster=is_own_cluster)
     settings = replace(read_settings(os.environ), access=access, offline=options.offline)
     return _api_servers(options).bind(options, settings, _engines(options).bind(options))
 
 
 def _engines(options: RayOptions) -> Any:
-    scaling = options.scaling
-    policy = AutoscalingPolicy(
-        policy_function="izwi_api.serve.ray_scaling:SlackPolicy",
-        policy_kwargs=msgspec.to_builtins(scaling),
-    )
-    count: dict[str, Any] = {"num_replicas": options.min_engines}
-    if options.min_engines < options.max_engines:
-        count = {
-            "autoscaling_config": AutoscalingConfig(
-                min_replicas=options.min_engines,
-                max_replicas=options.max_engines,
-                upscale_delay_s=scaling.up_delay_s,
-                downscale_delay_s=scaling.down_delay_s,
-                metrics_interval_s=_STATS_EVERY_S,
-                look_back_period_s=3 * _STATS_EVERY_S,
-                policy=policy,
-            )
-        }
     return serve.deployment(
         EngineReplica,
         name=ENGINE,
+        num_replicas=options.engines,
         max_ongoing_requests=_MOST_ONGOING,
         ray_actor_options={"num_gpus": options.engine_gpus, "num_cpus": options.engine_cpus},
         health_check_period_s=_HEALTH_EVERY_S,
@@ -126,7 +106,6 @@ def _engines(options: RayOptions) -> Any:
             request_router_class="izwi_api.serve.ray_router:EngineRouter",
             request_routing_stats_period_s=_STATS_EVERY_S,
         ),
-        **count,
     )
 
 
@@ -138,23 +117,19 @@ def _api_servers(options: RayOptions) -> Any:
         max_ongoing_requests=_MOST_ONGOING,
         ray_actor_options={"num_cpus": options.api_server_cpus},
         graceful_shutdown_timeout_s=options.drain_s,
-        request_router_config=RequestRouterConfig(
-            request_router_class="izwi_api.serve.ray_router:PolicyRouter",
-            request_router_kwargs={"policy": options.api_server_router},
-        ),
     )
 
 
-def deploy(options: RayOptions, *, blocking: bool) -> None:
+def deploy(options: RayOptions, *, is_own_cluster: bool) -> None:
     """Deploy the application to the cluster that this process is connected to.
 
     Args:
         options: The application.
-        blocking: Wait for a signal, then delete it.
+        is_own_cluster: This process has started it; serve until a signal.
 
     Raises:
         InvalidRequest: A setting is wrong, or anybody may use the server.
     """
-    app = build_app(options)
+    app = build_app(options, is_own_cluster=is_own_cluster)
     serve.start(http_options={"host": options.host, "port": options.port})
-    serve.run(app, name=options.name, route_prefix=options.route_prefix, blocking=blocking)
+    serve.run(app, name=options.name, route_prefix=options.route_prefix, blocking=is_own_cluster)

@@ -84,16 +84,6 @@ class EngineReplica:
         """Return what routers are told of this engine every second; called by Ray."""
         return {"is_hung": self._silent_s > _UNRESPONSIVE_S}
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return figures of all models, for `izwi_api.serve.ray_scaling`; called by Ray."""
-        figures = self._observer.load.values()
-        slacks = [one["least_slack_seconds"] for one in figures]
-        return {
-            "least_slack_s": min(slacks, default=float("inf")),
-            "waiting": sum(one["waiting"] for one in figures),
-            "running": sum(one["running"] for one in figures),
-        }
-
     async def ping(self) -> int:
         """Return the number of the engine process."""
         return self._process.pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,12 @@ from izwi.errors import InvalidRequest
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.settings import DEFAULT_MODELS
+from izwi_api.serve.exposure import allowed_hosts, check_exposure
+from izwi_api.settings import DEFAULT_MODELS, Access
 
 _MIB = 1 << 20
 # Places of engines for each that may run: new ones start while old ones are drained.
 _PLACES_FOR_EACH = 2
-
-
-class ScalingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When engines are added and removed.
-
-    Attributes:
-        slack_s: One is added while the least slack of an answer is below this.
-        busy: One is removed while those left would run less than this share of `streams`.
-        streams: Sequences that one engine runs with ease.
-        first_audio_s: One is added while the 95th percentile of the time to first audio is above
-            this, if `prometheus` says how it is known.
-        prometheus: Base URL of a Prometheus server that scrapes the API servers; empty: none.
-        up_delay_s: Seconds for which an engine must be wanted before it is added.
-        down_delay_s: Seconds for which one must be superfluous before it is removed.
-    """
-
-    slack_s: float = 0.2
-    busy: float = 0.6
-    streams: int = 32
-    first_audio_s: float = 0.25
-    prometheus: str = ""
-    up_delay_s: float = 5.0
-    down_delay_s: float = 300.0
 
 
 class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,21 +29,18 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         models: Checkpoints, as for `izwi serve --model`; every node needs or fetches them.
         name: Name of the application.
         route_prefix: Path under which it is served.
-        host: Address on which each node's proxy listens.
+        host: Address on which each node's proxy listens, if Ray Serve does not run yet.
         port: Its port.
-        insecure: Serve without a key on an address that others reach.
-        min_engines: Engines that always run.
-        max_engines: Engines that run under load.
+        insecure: Serve without a key where others may reach the proxy.
+        engines: Engines.
         engine_gpus: GPUs of one engine; 0: it runs on CPUs.
         engine_cpus: CPUs that are reserved for one engine.
         router: How API servers place requests on engines.
         max_in_flight: Requests of one API server that all engines may have; 0: no limit.
         api_servers: API servers.
         api_server_cpus: CPUs that are reserved for one.
-        api_server_router: How proxies place requests without a session id on API servers.
         drain_s: Seconds that requests have to end before a process that leaves is killed.
         hung_after_s: Seconds without a sign of life after which an engine is replaced.
-        scaling: When engines are added and removed.
     """
 
     models: tuple[str, ...] = DEFAULT_MODELS
@@ -73,8 +49,7 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: int = 8000
     insecure: bool = False
-    min_engines: int = 1
-    max_engines: int = 1
+    engines: int = 1
     engine_gpus: float = 1.0
     engine_cpus: float = 1.0
     device: str = "auto"
@@ -89,28 +64,21 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_in_flight: int = 0
     api_servers: int = 1
     api_server_cpus: float = 1.0
-    api_server_router: str = "least_load"
     drain_s: float = 60.0
     hung_after_s: float = 300.0
-    scaling: ScalingOptions = ScalingOptions()
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_engines <= self.max_engines:
-            raise InvalidRequest(
-                f"min_engines must be between 1 and max_engines ({self.max_engines}), "
-                f"got {self.min_engines}",
-                param="min_engines",
-            )
+        if self.engines < 1:
+            raise InvalidRequest("engines must be at least 1", param="engines")
         if self.api_servers < 1:
             raise InvalidRequest("api_servers must be at least 1", param="api_servers")
-        for name in ("router", "api_server_router"):
-            require_one_of(name, getattr(self, name), tuple(ROUTER_POLICIES))
+        require_one_of("router", self.router, tuple(ROUTER_POLICIES))
         _ = self.runtime, self.engine_config, self.router_options  # refuse wrong ones early
 
     @property
     def num_places(self) -> int:
         """Engines that an API server may know at a time."""
-        return _PLACES_FOR_EACH * self.max_engines + 1
+        return _PLACES_FOR_EACH * self.engines + 1
 
     @property
     def runtime(self) -> RuntimeOptions:
@@ -138,6 +106,30 @@ def parse_options(values: Any) -> RayOptions:
         return msgspec.convert(values, RayOptions)
     except msgspec.ValidationError as error:
         raise InvalidRequest(str(error)) from None
+
+
+def cluster_access(options: RayOptions, access: Access, *, is_own_cluster: bool) -> Access:
+    """Return who may use the API servers of an application.
+
+    Args:
+        options: The application.
+        access: As the environment says.
+        is_own_cluster: This process starts the cluster, so that its proxy listens on
+            `options.host`. Elsewhere whoever started Ray Serve has chosen the address.
+
+    Raises:
+        InvalidRequest: No key is required, and others reach the proxy, or may reach it.
+    """
+    if is_own_cluster:
+        check_exposure(options.host, access, insecure=options.insecure)
+        return replace(access, allowed_hosts=allowed_hosts(options.host, access))
+    if not (access.requires_key or options.insecure):
+        raise InvalidRequest(
+            "refusing to serve from a cluster, whose proxies others may reach, without a key: set "
+            "IZWI_API_KEY or IZWI_API_KEYS, or insecure: true",
+            param="insecure",
+        )
+    return access
 
 
 def read_options(path: Path) -> RayOptions:
