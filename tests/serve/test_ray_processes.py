@@ -156,6 +156,7 @@ def test_a_live_session_speaks_through_the_proxy(cluster):
     assert "Paris" in said
 
 
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of its imports
 def test_an_app_for_a_running_cluster_is_not_built_without_a_key(monkeypatch):
     from izwi_api.serve.ray_app import build
 
