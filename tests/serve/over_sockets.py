@@ -17,6 +17,7 @@ from izwi.engine.engine import Engine
 from izwi_api.serve.control import ApiServerGone, Control
 from izwi_api.serve.engine_process import ApiServerConnections, pass_on
 from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.sockets import close_monitored
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import ToyPrompt, ToySpeech
 
@@ -54,7 +55,7 @@ class EngineSide:
         self._receiving.join(60)
         self.lines.thread.stop()
         for line in self.lines._lines.values():
-            line.socket.close(linger=0)
+            close_monitored(line.socket, line.monitor)
         self._commands.close(linger=0)
         self.supervisor.close()
         self._control.close()

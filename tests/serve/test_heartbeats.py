@@ -31,7 +31,8 @@ def test_heartbeats_need_progress(monkeypatch, tmp_path, alive, busy_s, reported
     ours.settimeout(60 if reported else 5 * BEAT_S)
     commands = open_socket(zmq.Context.instance(), zmq.PULL)
     commands.bind(f"ipc://{tmp_path / 'c'}")
-    lines = SimpleNamespace(thread=SimpleNamespace(alive=alive, busy_s=busy_s))
+    thread = SimpleNamespace(alive=alive, busy_s=busy_s)
+    lines = SimpleNamespace(thread=thread, forget_lost=lambda: None)
     thread = threading.Thread(target=pass_on, args=(Control(theirs), commands, lines))
     thread.start()
     try:

@@ -16,6 +16,7 @@ from izwi_api.cli import (
     mcp,
     models,
     pull,
+    ray_cluster,
     replay,
     replicas,
     say,
@@ -84,3 +85,4 @@ app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
 app.add_typer(replicas.app, name="replicas")
+app.add_typer(ray_cluster.app, name="ray")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.exposure import allowed_hosts, check_exposure
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
@@ -306,7 +306,7 @@ def serve(
         _set_up_log(log_format, log_level)
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
-        access = replace(access, allowed_hosts=_allowed_hosts(host, access, allowed_host))
+        access = replace(access, allowed_hosts=allowed_hosts(host, access, allowed_host or ()))
         hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
@@ -453,21 +453,6 @@ def _run(serve_options: ServeOptions, host: str, port: int) -> None:
         raise typer.Exit(code)
 
 
-def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
-    """Refuse a public address without authentication.
-
-    Raises:
-        InvalidRequest: The address is public, no key is required, and `--insecure` is not given.
-    """
-    if access.requires_key or insecure or _is_loopback(host):
-        return
-    raise InvalidRequest(
-        f"refusing to listen on {host or 'all addresses'} without a key: give --api-key or "
-        "--api-keys, or --insecure",
-        param="host",
-    )
-
-
 def _settings(live_lead_ms: int | None, live_vad: str | None) -> Settings:
     """Return the environment's settings, those of live voice overridden by the options."""
     settings = read_settings(os.environ)
@@ -500,21 +485,3 @@ def _access(
     )
     KeyRing(access.api_keys_file)  # refuse a broken file before the models are loaded
     return access
-
-
-def _allowed_hosts(host: str, access: Access, allowed: list[str] | None) -> tuple[str, ...] | None:
-    """Return the allowed host names; None for every name.
-
-    On a loopback address without a key, other names come from pages that use DNS rebinding.
-    """
-    names = tuple(allowed or ()) + (access.allowed_hosts or ())
-    if names or (_is_loopback(host) and not access.requires_key):
-        return names
-    return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from izwi_api.serve.control import Control
+from izwi_api.serve.control import ApiServerSpec, Control, EngineSpec
 
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
 # A process that has run for this long restarts with the shortest back-off.
 _HEALTHY_AFTER_S = 60.0
+
+
+def start_process(
+    program: str,
+    spec: EngineSpec | ApiServerSpec,
+    descriptors: Sequence[int] = (),
+    environ: Mapping[str, str] | None = None,
+) -> tuple[subprocess.Popen[bytes], Control]:
+    """Start a module as a child process, and send it what it runs; return it with our end."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", program],
+            stdin=theirs.fileno(),
+            pass_fds=descriptors,
+            env=dict(os.environ if environ is None else environ),
+            # Ctrl+C in the terminal is handled by this process, which tells the others
+            start_new_session=True,
+        )
+    control = Control(ours)
+    control.send(spec)
+    return process, control
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,7 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         folder: Where sockets are made; removed when the process ends.
-        address: Where the engine receives commands.
+        address: Where the engine receives commands; see `sockets.bind`.
         models: Folders by the name under which they are served.
         record: File to append to, or None.
         replica: The engine's number.
@@ -142,7 +142,13 @@ class ApiServerGone(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """From a process: it is ready."""
+    """From a process: it is ready.
+
+    Attributes:
+        address: Of an engine: where it receives commands.
+    """
+
+    address: str = ""
 
 
 class Alive(msgspec.Struct, tag=True, frozen=True):

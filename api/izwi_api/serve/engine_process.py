@@ -40,7 +40,18 @@ from izwi_api.serve.control import (
 )
 from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
-from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
+from izwi_api.serve.sockets import (
+    Context,
+    Socket,
+    bind,
+    close_monitored,
+    connect,
+    is_remote,
+    open_monitor,
+    open_socket,
+    receive,
+    send,
+)
 
 logger = logging.getLogger("izwi_api.serve.engine_process")  # run as __main__
 
@@ -65,10 +76,12 @@ class _ApiServerConnection:
         is_behind: It has so many of these that its requests get backpressure.
         load: The figures that were last sent to it.
         num_prefix_changes: Changes of the known prefixes up to those that were last sent to it.
+        monitor: Tells when the connection is lost, if it is to another machine. Of API servers on
+            this machine the supervisor tells.
     """
 
-    def __init__(self, socket: Socket):
-        self.socket = socket
+    def __init__(self, socket: Socket, monitor: Socket | None = None):
+        self.socket, self.monitor = socket, monitor
         self.live: set[str] = set()
         self.backpressured: set[str] = set()
         self.num_unacknowledged = 0
@@ -123,6 +136,11 @@ class ApiServerConnections:
     def forget(self, api_server: str) -> None:
         """Abort all requests of an API server that died."""
         self.thread.enqueue(partial(self._forget, api_server))
+
+    def forget_lost(self) -> None:
+        """Abort all requests of API servers whose connections were lost."""
+        if any(line.monitor is not None for line in list(self._lines.values())):
+            self.thread.enqueue(self._forget_lost)
 
     # -- on the stepping thread ----------------------------------------------------------------
     def deliver(self, chunks: list[Chunk]) -> None:
@@ -208,8 +226,9 @@ class ApiServerConnections:
 
     def _welcome(self, api_server: str, address: str) -> None:
         socket = open_socket(self._context, zmq.PUSH)  # `MAX_UNACKNOWLEDGED` bounds it
-        socket.connect(address)
-        line = self._lines[api_server] = _ApiServerConnection(socket)
+        monitor = open_monitor(socket) if is_remote(address) else None
+        connect(socket, address)
+        line = self._lines[api_server] = _ApiServerConnection(socket, monitor)
         line.load = self._engine.load
         welcome = wire.Welcome(self._engine.config.max_backlog, line.load)
         send(socket, wire.encode_engine_message(welcome))
@@ -252,7 +271,13 @@ class ApiServerConnections:
         for request_id in list(line.live):
             self._let_go(line, request_id)
             self.thread.end(request_id)
-        line.socket.close()
+        close_monitored(line.socket, line.monitor)
+
+    def _forget_lost(self) -> None:
+        for api_server, line in list(self._lines.items()):
+            if line.monitor is not None and receive(line.monitor):
+                logger.warning("the connection to %s is lost", api_server)
+                self._forget(api_server)
 
     def _let_go(self, line: _ApiServerConnection, request_id: str) -> None:
         del self._owners[request_id]
@@ -287,7 +312,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         *(engine, wire.RequestCodec(), context, _die), publishes=spec.publishes_prefixes
     )
     commands = open_socket(context, zmq.PULL)
-    commands.bind(spec.address)
+    address = bind(commands, spec.address)
     settle()
     log_memory(engine.load)
     readers = Registry()  # of what a recording has as text
@@ -297,9 +322,14 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     recording = recorded(lines.thread, spec.record, readers, backend, spec.runtime)
     with recording:
         lines.thread.start()
-        control.send(Ready())
+        control.send(Ready(address))
         try:
             pass_on(control, commands, lines)
+            if is_remote(address):
+                # API servers outlive what started this process: the end of their requests, which
+                # the step thread would send, must not reach them, for other engines go on
+                shutil.rmtree(spec.folder, ignore_errors=True)
+                os._exit(0)
         finally:
             lines.thread.stop()
             commands.close()
@@ -336,6 +366,7 @@ def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> 
 
     While steps begin and end, heartbeats go to the supervisor.
     """
+    looked_s = time.monotonic()
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
     poller.register(control.fileno(), zmq.POLLIN)
@@ -343,6 +374,9 @@ def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> 
         ready = dict(poller.poll(round(BEAT_S * 1e3)))
         if lines.thread.alive and lines.thread.busy_s < BEAT_S:
             control.beat()
+        if time.monotonic() - looked_s >= BEAT_S:
+            looked_s = time.monotonic()
+            lines.forget_lost()
         if control.fileno() in ready:
             try:
                 messages = control.receive()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from math import inf
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -23,7 +24,18 @@ from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
 from izwi_api.serve import wire
 from izwi_api.serve.resumable_request import ResumableRequest
-from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
+from izwi_api.serve.sockets import (
+    Context,
+    Socket,
+    bind,
+    close_monitored,
+    connect,
+    is_remote,
+    open_monitor,
+    open_socket,
+    receive,
+    send,
+)
 from izwi_api.serve.suspects import Trials, count_death, is_suspect
 
 logger = logging.getLogger(__name__)
@@ -41,6 +53,10 @@ class Router(Protocol):
 
     def welcomed(self, engine: RemoteEngine) -> None:
         """An engine accepts requests; those that waited for it were sent."""
+        ...
+
+    def lost(self, engine: RemoteEngine) -> None:
+        """The connection to an engine on another machine is lost."""
         ...
 
     def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
@@ -70,9 +86,10 @@ def is_fault(error: BaseException | None) -> bool:
 
 
 class RemoteEngine:
-    """Implements `EngineClient`, and the source of its answers, over local sockets.
+    """Implements `EngineClient`, and the source of its answers, over sockets.
 
-    An engine is connected between `connect` and `disconnect`, which the supervisor triggers.
+    An engine is connected between `connect` and `disconnect`, which the supervisor triggers, or
+    what knows the engines of several machines.
     Without one, new requests are refused. Requests in flight wait for the next engine, which
     resumes them where their logs end; readers notice only a pause. A request that kills its engines
     ends, and others survive it (`izwi_api.serve.suspects`). A death does not count if the engine
@@ -81,7 +98,8 @@ class RemoteEngine:
 
     Args:
         name: The API server's name, never reused.
-        folder: Where its socket is made.
+        place: Where its sockets are made: a folder, or for engines on other machines `tcp://HOST`
+            with an address of this machine.
         codec: Encodes its requests.
         sends_asks: Send requests with the input that they were prepared from, for recordings.
         patience_s: Seconds for which requests in flight wait for the next engine before they end
@@ -92,7 +110,7 @@ class RemoteEngine:
     def __init__(
         self,
         name: str,
-        folder: Path,
+        place: Path | str,
         codec: wire.RequestCodec,
         *,
         sends_asks: bool = False,
@@ -100,11 +118,13 @@ class RemoteEngine:
         replica: int = 0,
     ):
         self.replica = replica
-        self._name, self._folder, self._codec = name, folder, codec
+        self._name, self._place, self._codec = name, place, codec
+        self._peer = name  # the name that its present engine knows
         self._sends_asks, self._patience_s = sends_asks, patience_s
         self._context: Context = zmq.Context.instance()
         self._commands: Socket | None = None
         self._engine_messages: Socket | None = None
+        self._monitors: list[Socket] = []  # of both, if the engine may be on another machine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resumables: dict[str, ResumableRequest] = {}
         self._trials = Trials(self._resubmit)
@@ -129,6 +149,11 @@ class RemoteEngine:
         return request_id in self._resumables
 
     @property
+    def num_requests(self) -> int:
+        """Requests that it runs, or that wait for the next engine."""
+        return len(self._resumables)
+
+    @property
     def alive(self) -> bool:
         """Whether an engine is connected and accepts requests."""
         return self._is_welcome
@@ -149,14 +174,15 @@ class RemoteEngine:
         """
         self.disconnect()
         self._num_engines += 1
-        own = f"ipc://{self._folder / f'{self._name}-{self.replica}-{self._num_engines}'}"
         self._engine_messages = open_socket(self._context, zmq.PULL)
-        self._engine_messages.bind(own)
         self._commands = open_socket(self._context, zmq.PUSH)
-        self._commands.connect(address)
         self._loop = asyncio.get_running_loop()
+        if is_remote(address):
+            self._watch((self._commands, self._engine_messages))
+        own = bind(self._engine_messages, self._own_address())
+        connect(self._commands, address)
         self._loop.add_reader(self._engine_messages.fileno(), self._read)
-        self._send(wire.encode_command(self._name, wire.Hello(own)))
+        self._send(wire.encode_command(self._peer, wire.Hello(own)))
         self._loop.call_soon(self._read)
 
     def disconnect(self) -> None:
@@ -168,9 +194,9 @@ class RemoteEngine:
         self._moved.clear()
         self._gone_s = self._loop.time()
         self._loop.remove_reader(self._engine_messages.fileno())
-        self._commands.close()
-        self._engine_messages.close()
+        sockets = self._commands, self._engine_messages
         self._commands = self._engine_messages = None
+        self._close(sockets)
         if had_requests:
             count_death(self._ran())
         self._trials.clear()
@@ -214,7 +240,7 @@ class RemoteEngine:
         taken = [name for n, name in enumerate(ids) if name in self._resumables or name in ids[:n]]
         if taken:
             raise InvalidRequest(f"request {taken[0]!r} is running already")
-        frames = self._codec.submit(self._name, requests, with_ask=self._sends_asks)
+        frames = self._codec.submit(self._peer, requests, with_ask=self._sends_asks)
         streams = [Stream(name, self, loop) for name in ids]
         for request, stream in zip(requests, streams, strict=True):
             dropped = partial(self._stream_dropped, request.request_id, loop)
@@ -283,7 +309,7 @@ class RemoteEngine:
             self._start_again(resumables)
         else:
             requests = [resumable.request for resumable in resumables]
-            self._send(self._codec.submit(self._name, requests, with_ask=self._sends_asks))
+            self._send(self._codec.submit(self._peer, requests, with_ask=self._sends_asks))
             for resumable in resumables:
                 self._repeat_commands(resumable)
         for resumable in resumables:
@@ -351,6 +377,35 @@ class RemoteEngine:
             param="model",
         )
 
+    def _own_address(self) -> str:
+        """Return where messages of an engine are received, and choose the name that it knows."""
+        if isinstance(self._place, Path):
+            return f"ipc://{self._place / f'{self._name}-{self.replica}-{self._num_engines}'}"
+        # an engine that has lost a connection forgets the name for ever
+        self._peer = f"{self._name}-{self.replica}-{self._num_engines}"
+        return self._place
+
+    def _watch(self, sockets: Sequence[Socket]) -> None:
+        assert self._loop is not None
+        self._monitors = [open_monitor(socket) for socket in sockets]
+        for monitor in self._monitors:
+            self._loop.add_reader(monitor.fileno(), self._look, monitor)
+            # ZeroMQ signals a message only to who has found nothing before
+            self._loop.call_soon(self._look, monitor)
+
+    def _look(self, monitor: Socket) -> None:
+        """Tell the router that a connection is lost; it disconnects at once."""
+        if monitor in self._monitors and receive(monitor) and self.router is not None:
+            self.router.lost(self)
+
+    def _close(self, sockets: Sequence[Socket]) -> None:
+        monitors, self._monitors = self._monitors, []
+        for monitor in monitors:
+            if self._loop is not None:
+                self._loop.remove_reader(monitor.fileno())
+        for socket, monitor in zip_longest(sockets, monitors):
+            close_monitored(socket, monitor)
+
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
             resumable.set_paused(paused, asyncio.get_running_loop().time())
@@ -383,7 +438,7 @@ class RemoteEngine:
     def _resubmit(self, resumable: ResumableRequest) -> None:
         log = resumable.log(asyncio.get_running_loop().time())
         frames = self._codec.submit(
-            self._name, [resumable.request], [log], with_ask=self._sends_asks
+            self._peer, [resumable.request], [log], with_ask=self._sends_asks
         )
         self._send(frames)
         if resumable.backpressured:
@@ -427,7 +482,7 @@ class RemoteEngine:
 
     def _send_command(self, command: wire.Command) -> None:
         if self._is_welcome:
-            self._send(wire.encode_command(self._name, command))
+            self._send(wire.encode_command(self._peer, command))
 
     def _send(self, frames: list[Frame]) -> None:
         if self._commands is not None:

@@ -52,6 +52,9 @@ class ReplicaRouter:
         self._engines, self._num_needed = engines, num_needed
         self._loads = [ReplicaLoad(number) for number in range(len(engines))]
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
+        # told of an engine whose connection is lost
+        self.when_lost: Callable[[int], object] = self.disconnect
+        self._vacant: set[int] = set()  # places of which no engine is expected
         # those that run, and must not get requests
         self._drained: dict[int, ReplicaStatus] = {}
         self._on_start: Callable[[EngineClient], None] = lambda _: None
@@ -83,6 +86,7 @@ class ReplicaRouter:
                 self._placement.open_circuits(number),
             )
             for number, engine in enumerate(self._engines)
+            if number not in self._vacant
         )
 
     def on_start(self, call: Callable[[EngineClient], None]) -> None:
@@ -144,6 +148,7 @@ class ReplicaRouter:
     def connect(self, replica: int, address: str) -> None:
         """Connect to a new engine; it gets requests once it has answered."""
         self._drained.pop(replica, None)
+        self._vacant.discard(replica)
         self._engines[replica].connect(address)
 
     def disconnect(self, replica: int) -> None:
@@ -152,6 +157,15 @@ class ReplicaRouter:
         self._loads[replica].clear()
         self._engines[replica].disconnect()
         self._move(replica)
+
+    def vacate(self, replica: int) -> None:
+        """Expect no engine at a place: one that had been there is gone for good."""
+        self.disconnect(replica)
+        self._vacant.add(replica)
+
+    def num_requests(self, replica: int) -> int:
+        """Return how many requests an engine runs, or will run when it is back."""
+        return self._engines[replica].num_requests
 
     def drain(self, replica: int, *, is_hung: bool = False) -> None:
         """Move the requests of an engine that runs to the others; it gets no more.
@@ -189,6 +203,10 @@ class ReplicaRouter:
             self._loads[number].accepts = True
             self._collect()
         self._on_start(engine)
+
+    def lost(self, engine: RemoteEngine) -> None:
+        """Give up an engine whose connection is lost."""
+        self.when_lost(engine.replica)
 
     def published(self, engine: RemoteEngine, digests: dict[str, list[int]]) -> None:
         """Keep what an engine says of its prefixes."""

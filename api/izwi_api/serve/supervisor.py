@@ -9,7 +9,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +24,11 @@ from izwi.checkpoints.registry import named
 from izwi.errors import InvalidRequest, StartFailed
 from izwi_api.console import messages
 from izwi_api.serve.announcement import announce
-from izwi_api.serve.child import Backoff, Child
+from izwi_api.serve.child import Backoff, Child, start_process
 from izwi_api.serve.control import (
     BEAT_S,
     ApiServerGone,
     ApiServerSpec,
-    Control,
     Drained,
     EngineAccepts,
     EngineDraining,
@@ -262,18 +260,8 @@ class Supervisor:
         if metrics is not None:
             environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
         self._folder.mkdir(mode=0o700, exist_ok=True)  # something may have cleaned up /tmp
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", program],
-                stdin=theirs.fileno(),
-                pass_fds=descriptors,
-                env=environ,
-                # Ctrl+C in the terminal is handled by this process, which tells the others
-                start_new_session=True,
-            )
-        child = Child(name, slot, process, Control(ours))
-        child.control.send(spec)
+        process, control = start_process(program, spec, descriptors, environ)
+        child = Child(name, slot, process, control)
         self._selector.register(
             child.control, selectors.EVENT_READ, lambda: self._read_messages(child)
         )
