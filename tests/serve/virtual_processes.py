@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from izwi.config import EngineConfig
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve import supervisor
+from izwi_api.serve import child, supervisor
 from izwi_api.serve.control import Alive, Control, EngineSpec, Ready
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.supervisor import Supervisor
@@ -149,6 +149,7 @@ class World:
         }
         for name, part in fake.items():
             monkeypatch.setattr(supervisor, name, part)
+        monkeypatch.setattr(child, "subprocess", fake["subprocess"])
 
     def run(self):
         """Run a supervisor to its end; its exit code."""
