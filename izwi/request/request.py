@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Generic, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -70,6 +71,9 @@ class SamplingParams(Struct, frozen=True):
         return self.counts or (self.adjusts and self.repetition_penalty != 1.0)
 
 
+_ENCODED = (np.float32, np.uint8)
+
+
 class EncodeInput(Struct, frozen=True, eq=False):
     """One piece of audio, or one image, that an encoder turns into part of a prompt.
 
@@ -85,6 +89,8 @@ class EncodeInput(Struct, frozen=True, eq=False):
     digest: int = _UNKNOWN_DIGEST
 
     def __post_init__(self) -> None:
+        if self.values.dtype.type not in _ENCODED:  # of a message, too
+            raise ValueError(f"an encoder takes float32 or uint8, not {self.values.dtype}")
         if self.digest == _UNKNOWN_DIGEST:  # it is known if it comes from another process
             force_setattr(self, "digest", digest_array(self.values))
 

@@ -26,6 +26,7 @@ from izwi.errors import (
 )
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.conversation import AnswerContent, AudioContent, ConversationInput, SpokenTurn
+from izwi.inputs.images import ChatImage
 from izwi.inputs.speech import (
     AlignmentInput,
     ReferenceClip,
@@ -47,6 +48,7 @@ from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 from tests.models.tiny_tts import write_tiny_tts
+from tests.models.tiny_vl import write_tiny_vl
 
 CODEC, TOYS = wire.RequestCodec(), wire.RequestCodec([ToyPrompt])
 NOISE = np.random.default_rng(3).standard_normal(48_000).astype(np.float32) * 0.1
@@ -94,6 +96,7 @@ def registry(tmp_path_factory):
     registry.load(str(write_tiny_aligner(root / "aligner")))
     registry.load(str(write_tiny_chat(root / "chat")))
     registry.load(str(write_tiny_lfm2_audio(root / "s2s")))
+    registry.load(str(write_tiny_vl(root / "sees")))
     return registry
 
 
@@ -148,6 +151,12 @@ def chat_requests(registry):
     yield registry.chat("chat").prepare_chat("chat-1", "chat", ask)
 
 
+def seen_requests(registry):
+    pixels = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
+    message = ChatMessage(Role.USER, "what?", images=(ChatImage(0, pixels=pixels),))
+    yield registry.chat("sees").prepare_chat("seen-1", "sees", ChatInput((message,)))
+
+
 def conversation_requests(registry):
     turns = (
         SpokenTurn(Role.USER, ("hello", AudioContent(np.resize(NOISE, 16_000)))),
@@ -164,6 +173,7 @@ def test_all_that_the_models_prepare_arrives_as_it_was(registry):
         written_requests,
         heard_requests,
         chat_requests,
+        seen_requests,
         conversation_requests,
     )
     made = [request for source in sources for request in source(registry)]
@@ -318,7 +328,9 @@ def test_arrays_that_lost_a_part_are_refused():
 
 def test_arrays_of_python_objects_are_not_sent():
     with pytest.raises(TypeError, match="cannot be sent"):
-        encode(EncodeInput("clip", np.array([{}]), 0))
+        encode(Chunk("clip", np.array([{}])))
+    with pytest.raises(ValueError, match="not object"):
+        EncodeInput("clip", np.array([{}]), 0)
 
 
 def test_large_arrays_are_not_copied():

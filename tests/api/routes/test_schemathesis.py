@@ -31,6 +31,8 @@ UNTOLD = (
     "POST /v1/audio/convert",
     "POST /v1/audio/voices",
     "POST /v1/audio/voices/check",
+    "POST /v1/voice/identify",
+    "POST /v1/voice/verify",
     "POST /v1/audio/voice_consents",
     "POST /v1/audio/voice_consents/{consent_id}",
 )
