@@ -272,7 +272,8 @@ def golden() -> list[Line]:
 
 def shortest() -> SpeechLine:
     return min(
-        (line for line in golden() if isinstance(line, SpeechLine)),
+        # not of a streamed text, which is written after the request
+        (line for line in golden() if isinstance(line, SpeechLine) and line.ask.voice),
         key=lambda line: len(line.entries),
     )
 

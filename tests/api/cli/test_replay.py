@@ -34,7 +34,7 @@ def recording(tmp_path):
     """The shortest golden line of speech, in a file of its own."""
     line = min(read_recording(RECORDINGS / "speech.jsonl"), key=lambda line: len(line.entries))
     path = tmp_path / "one.jsonl"
-    path.write_bytes(msgspec.json.encode(line) + b"\n")
+    path.write_bytes(encode_line(line))
     return path
 
 

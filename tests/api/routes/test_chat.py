@@ -545,7 +545,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({"stream": "yes"}, "stream", "boolean"),
         ({"pitch": 3}, "pitch", "unknown"),
         ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "'chat_template_kwargs.x'"),
-        ({"model": "tts"}, "model", "else"),
+        ({"model": "tts"}, "model", "not chat"),
     ],
 )
 def test_unsupported_chat_fields_are_400(http, more, param, message):
