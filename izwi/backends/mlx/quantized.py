@@ -39,6 +39,11 @@ class QuantizedMatrix:
     bits: int
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)."""
+        return self.packed.shape[0], self.packed.shape[1] * 32 // self.bits
+
+    @property
     def nbytes(self) -> int:
         """Size in bytes."""
         return int(self.packed.nbytes + self.scales.nbytes + self.offsets.nbytes)

@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from izwi.arrays import Int64
 from izwi.checkpoints.weight_files import tensor_names
+from izwi.errors import InvalidRequest
 from izwi.model.protocol import ModelBackend
 from izwi.model.sizes import ModelSizes, TensorShapes
 from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
+from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
@@ -133,8 +135,10 @@ def load_model(folder: Path, backend: ModelBackend) -> Qwen3VL:
     return Qwen3VL(backend.ops, weights, config, pixels, end_ids, folder)
 
 
-def read_sizes(folder: Path) -> ModelSizes:
+def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     """Read the sizes of a checkpoint, without its weights; raises CheckpointError."""
+    if ranks != ALONE:
+        raise InvalidRequest("Qwen3-VL cannot be shared by several ranks", param="tensor_parallel")
     config = read_config(folder)
     shapes = _shapes(folder, config)
     sizes = ImageSizes(config.vision, read_pixel_config(folder, config))
