@@ -13,7 +13,6 @@ import typer
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import messages, report_failures
-from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.client import AsyncClient
@@ -41,22 +40,14 @@ def mcp(
     offline: Offline = False,
 ) -> None:
     """Serve assistants (MCP): say, transcribe, clone and list voices as tools."""
-    from izwi.model.capability import Capability
-    from izwi_api.cli.running_server import running_server
-    from izwi_api.client import AsyncClient, RuntimeOptions
+    from izwi_api.cli.running_server import speech_client
+    from izwi_api.client import RuntimeOptions
 
     with report_failures():
         check_installed()
         check_address(host)
         runtime = RuntimeOptions(device, dtype, offline)
-        server = running_server(
-            server,
-            api_key,
-            local_only=bool(model) or runtime != RuntimeOptions(),
-            serves={Capability.SPEAK: None, Capability.TRANSCRIBE: None},
-        )
-        models = model or DEFAULT_MODELS[:2]
-        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        client = speech_client(server, api_key, model, runtime)
         asyncio.run(_serve(client, folder.expanduser(), (host, port) if http else None))
 
 

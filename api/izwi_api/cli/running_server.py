@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from izwi.model.capability import Capability
 from izwi_api.client.streams import tasks_of
 from izwi_api.console import messages
+from izwi_api.settings import DEFAULT_MODELS
+
+if TYPE_CHECKING:
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
 # Where `izwi serve` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -53,6 +57,30 @@ def running_server(
             f"using the server at {DEFAULT_URL}; --server none runs in this process", style="dim"
         )
     return DEFAULT_URL
+
+
+def speech_client(
+    named: str | None, api_key: str | None, models: list[str] | None, runtime: RuntimeOptions
+) -> AsyncClient:
+    """Return a client of a server that speaks and transcribes, or of this process.
+
+    Args:
+        named: As for `running_server`.
+        api_key: The key for the server.
+        models: Models of this process, which exclude a server that was not named; None: embedded
+            ones that speak and transcribe.
+        runtime: The options of this process, which exclude such a server, too.
+    """
+    from izwi_api.client import AsyncClient, RuntimeOptions
+
+    server = running_server(
+        named,
+        api_key,
+        local_only=bool(models) or runtime != RuntimeOptions(),
+        serves={Capability.SPEAK: None, Capability.TRANSCRIBE: None},
+    )
+    used = models or DEFAULT_MODELS[:2]
+    return AsyncClient(server, api_key=api_key, models=used, runtime=runtime)
 
 
 def _entries(api_key: str | None) -> ListedModels | None:

@@ -10,7 +10,6 @@ import typer
 
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import messages, report_failures
-from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.client import AsyncClient
@@ -38,20 +37,12 @@ def wyoming(
     offline: Offline = False,
 ) -> None:
     """Serve Home Assistant (Wyoming): in front of a server, or with models of its own."""
-    from izwi.model.capability import Capability
-    from izwi_api.cli.running_server import running_server
-    from izwi_api.client import AsyncClient, RuntimeOptions
+    from izwi_api.cli.running_server import speech_client
+    from izwi_api.client import RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
-        server = running_server(
-            server,
-            api_key,
-            local_only=bool(model) or runtime != RuntimeOptions(),
-            serves={Capability.SPEAK: None, Capability.TRANSCRIBE: None},
-        )
-        models = model or DEFAULT_MODELS[:2]
-        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        client = speech_client(server, api_key, model, runtime)
         asyncio.run(_serve(client, host, port, zeroconf=zeroconf))
 
 
