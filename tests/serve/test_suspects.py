@@ -86,6 +86,7 @@ async def test_a_suspect_without_output_does_not_keep_others_waiting(monkeypatch
     trials.clear()
 
 
+@pytest.mark.slow
 async def test_innocent_streams_survive_a_request_that_kills_every_engine():
     requests = [endless(f"s{n}", n, 60) for n in range(5)]
     expected = [given(chunks) for chunks in await undisturbed(requests)]

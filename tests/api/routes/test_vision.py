@@ -185,6 +185,7 @@ def test_responses_remember_images(sdk):
     assert refused.value.param == "input"
 
 
+@pytest.mark.slow
 def test_an_answer_about_an_image_is_spoken(sdk):
     audio = {"voice": "ryan", "format": "wav"}
     spoken = answer(
@@ -224,6 +225,7 @@ def live(served, model="vl"):
     return connect(f"ws://127.0.0.1:{served.port}/v1/realtime?model={model}", max_size=1 << 25)
 
 
+@pytest.mark.slow
 def test_a_spoken_question_about_an_image(served):
     image = {"type": "input_image", "image_url": data_url(IMAGES[0])}
     tokens = []

@@ -93,6 +93,7 @@ async def test_warming_ends_with_the_server(tmp_path):
     assert not engine.live
 
 
+@pytest.mark.slow
 async def test_a_conversation_finds_the_warmed_system_prompt(tmp_path):
     backend = open_backend("cpu", "float32")
     registry = Registry(backend)
