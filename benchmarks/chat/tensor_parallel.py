@@ -57,7 +57,14 @@ _LARGE = {
     "num_attention_heads": 64,
 }
 _SMALL = TINY | {"num_attention_heads": 8, "tie_word_embeddings": False}
-SHAPES = {"tiny": ("tiny", _SMALL), "8B": ("8B", {}), "32B": ("8B", _LARGE)}
+# 97 GB in bf16, more than one card of 80 GB holds: 32B with half as many layers again
+_LARGER = _LARGE | {"num_hidden_layers": 96}
+SHAPES = {
+    "tiny": ("tiny", _SMALL),
+    "8B": ("8B", {}),
+    "32B": ("8B", _LARGE),
+    "48B": ("8B", _LARGER),
+}
 _SUMS = 64  # timed together
 
 

@@ -193,7 +193,7 @@ async def measure_death(url: str, options: argparse.Namespace) -> dict[str, Any]
     """Kill an engine with streams in flight; compare them with undisturbed ones."""
     replicas = ask_supervisor(options.port, ListReplicas()).replicas
     # as many as the engines that are left run at a time
-    num_streams = min(options.lost_streams, options.streams * (len(replicas) - 1))
+    num_streams = min(options.lost_streams, options.running * (len(replicas) - 1))
     async with connect(url, num_streams) as client:
 
         async def all_streams(begun: asyncio.Event | None = None) -> list[tuple[str, list[float]]]:
@@ -272,8 +272,12 @@ def main() -> None:
     )
     parser.add_argument("--size", choices=SPEAKING, default="tts-1.7b" if on_gpu else EMBEDDED)
     parser.add_argument("--devices", default="cuda:0,cuda:1" if on_gpu else "cpu,cpu")
+    parser.add_argument("--counts", default="1,2,4,8", help="numbers of devices")
     parser.add_argument("--frames", type=int, default=52, help="frames of an utterance")
     parser.add_argument("--streams", type=int, default=64 if on_gpu else 4, help="of each device")
+    parser.add_argument(
+        "--running", type=int, help="sequences that a device runs at a time; default: --streams"
+    )
     parser.add_argument("--rounds", type=int, default=8 if on_gpu else 2, help="of each listener")
     parser.add_argument(
         "--arrivals", type=int, default=256 if on_gpu else 12, help="of each device"
@@ -293,12 +297,14 @@ def main() -> None:
     parser.add_argument("--positions", type=int, nargs="+", default=[64, 1024])
     parser.add_argument("--port", type=int, default=8100)
     options = parser.parse_args()
+    options.running = options.running or options.streams
     devices = options.devices.split(",")
     rows = asyncio.run(measure_router(options.positions))
-    for num_replicas in (n for n in (1, 2, 4, 8) if n <= len(devices)):
+    counts = [n for n in map(int, options.counts.split(",")) if n <= len(devices)]
+    for num_replicas in counts:
         used = devices[:num_replicas]
         with served_by_replicas(
-            *(options.size, options.frames, options.streams, options.port),
+            *(options.size, options.frames, options.running, options.port),
             used,
             options.api_servers * num_replicas,
         ) as url:
