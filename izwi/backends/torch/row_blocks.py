@@ -1,8 +1,8 @@
 """Products on a CPU whose rows have the same bits in any batch, whatever the library does.
 
 A matrix library chooses its kernel by the sizes of a product, and kernels round differently. On one
-processor with AVX-512, MKL multiplies 4 rows of 96 numbers by other kernels than 12 rows, with one
-thread; on another all whole fours agree (ADR 5). So the library is asked, once for each size.
+other processor products of 96 inputs did so with one thread (presumably small kernels of MKL; it
+was not traced); here all whole fours agree (ADR 5). So the library is asked, once for each size.
 """
 
 from __future__ import annotations
