@@ -31,6 +31,7 @@ from izwi.backends.torch.grouped import (
     widen,
 )
 from izwi.backends.torch.quantized import quantized_dtype, quantized_weight
+from izwi.backends.torch.row_blocks import linear_by_rows
 from izwi.backends.torch.transfer import to_device
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import ATTENTIONS, require_one_of
@@ -356,9 +357,7 @@ def linear_by_blocks(
     start = 0
     for block in weight.blocks(x.dtype):
         stop = start + block.shape[0]
-        out[:, start:stop] = linear_in_fours(
-            flat, block, None if bias is None else bias[start:stop]
-        )
+        out[:, start:stop] = linear_by_rows(flat, block, None if bias is None else bias[start:stop])
         start = stop
     return out.view(*x.shape[:-1], -1)
 
