@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from izwi.backends.torch.backend import torch_backend
+from izwi.checkpoints.registry import embedded
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs.speech import TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.model.layers import KVSpec
 from izwi_models.qwen3_asr import FAMILY
+from izwi_models.qwen3_asr.frontend import Qwen3ASRFrontend, load_frontend
 from tests.models.loading import Checkpoint, load_checkpoint
 from tests.models.tiny_asr import waveform, write_tiny_asr
 
@@ -256,3 +258,29 @@ def test_a_missing_file_is_named(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="safetensors"):
         load(folder)
+
+
+def prompts_with(frontend: Qwen3ASRFrontend, context: str) -> list[list[int]]:
+    """Return the ids of a whole transcription's prompt, and of a live one's first step."""
+    samples = waveform(1, 40_000)
+    whole = frontend.prepare_transcription("r", "m", TranscriptionInput(samples, context=context))
+    stream = frontend.open_stream(context=context)
+    stream.write(samples)
+    stream.close()
+    step = stream.next_step()
+    assert step is not None
+    live = frontend.prepare_stream_step("s", "m", stream, step)
+    return [request.prompt.token_ids.tolist() for request in (whole, live)]
+
+
+def test_embedded_checkpoint_gets_no_context_and_a_published_one_does(model) -> None:
+    ours = load_frontend(embedded()["izwi-tiny-asr"])
+    assert prompts_with(ours, "Kowalczyk, Siobhan") == prompts_with(ours, "")
+
+    pairs = zip(
+        prompts_with(model.frontend, "Kowalczyk, Siobhan"),
+        prompts_with(model.frontend, ""),
+        strict=True,
+    )
+    for with_context, without in pairs:
+        assert len(with_context) > len(without)

@@ -96,11 +96,14 @@ class AsrConfig:
         support_languages: Names of the languages it knows; None for all thirty.
         max_audio_seconds: Longest piece that it accepts; None for the published 1,200. Our own key,
             for checkpoints that were trained on shorter audio.
+        follows_context: Whether it was trained with text before the audio. Our own key; one that
+            was not writes nonsense after such a text, so it gets none.
     """
 
     thinker_config: ThinkerConfig
     support_languages: tuple[str, ...] | None = None
     max_audio_seconds: float | None = None
+    follows_context: bool = True
 
     @property
     def audio(self) -> AudioConfig:

@@ -101,7 +101,7 @@ class Qwen3ASRFrontend:
             self._tokenizer,
             self._config.thinker_config,
             cut_windows(self._config.audio, whisper_log_mel(samples)),
-            context=ask.context,
+            context=self._context(ask.context),
             language=language,
         )
         self._check_room(prompt, max_entries)
@@ -133,8 +133,8 @@ class Qwen3ASRFrontend:
         """
         name = language_name(language, self.languages)
         rules = stream_rules(self._config, chunk_s)
-        tokens = TaggedTokens(self._tokenizer)
-        return AsrStream(tokens, self._config.audio, rules, language=name, context=context)
+        tokens, kept = TaggedTokens(self._tokenizer), self._context(context)
+        return AsrStream(tokens, self._config.audio, rules, language=name, context=kept)
 
     def prepare_stream_step(
         self, request_id: str, model: str, stream: AsrStream, step: StreamStep
@@ -174,6 +174,10 @@ class Qwen3ASRFrontend:
             piece[max(0, len(piece) - max(0, end - start)) :]
             for piece, end in zip(pieces, ends, strict=True)
         ]
+
+    def _context(self, text: str) -> str:
+        """Return the text that precedes the audio; none if the checkpoint cannot follow it."""
+        return text if self._config.follows_context else ""
 
     def _token_limit(self, seconds: float) -> int:
         """Return the token limit for this much audio; more tokens mean a stuck decoder."""

@@ -225,6 +225,7 @@ ASR: dict[str, Any] = {
     "model_type": "qwen3_asr",
     "support_languages": ["English"],
     "max_audio_seconds": LONGEST_SECONDS,
+    "follows_context": False,
     "thinker_config": {
         "model_type": "qwen3_asr_thinker",
         "audio_token_id": token_id("<|audio_pad|>"),
@@ -327,7 +328,8 @@ TIMESTAMP = VOCABULARY + len(SPECIAL_TOKENS)
 STEP_MS = 80
 _UNUSED = ("audio_start_token_id", "audio_end_token_id")
 
-ALIGNER: dict[str, Any] = ASR | {
+_SHARED = {name: value for name, value in ASR.items() if name != "follows_context"}
+ALIGNER: dict[str, Any] = _SHARED | {
     "timestamp_token_id": TIMESTAMP,
     "timestamp_segment_time": STEP_MS,
     "thinker_config": {
