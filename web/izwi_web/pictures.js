@@ -9,7 +9,11 @@ const MOST_CHARACTERS = 220_000, SIDES = [1280, 1024, 768, 512, 256];
 // Call `show(url, canvas)` for each picture: a data: URL, and what is seen on the page.
 export function start(show) {
   const use = async (file) => {
-    if (!sees()) return;
+    if (!sees()) {
+      const model = byId("talk-model").value;
+      note("talk-note", model ? `${model} cannot see pictures.` : "No model here can see pictures.", true);
+      return;
+    }
     try {
       show(...await shrink(file));
     } catch {
