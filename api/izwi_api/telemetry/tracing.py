@@ -75,6 +75,9 @@ class Tracing:
     def request_ended(self, request: EngineRequest) -> None:
         """Do nothing: the trace of the call has it."""
 
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Do nothing: it is counted only."""
+
     def call_ended(self, call: Call) -> None:
         """Make the spans of a call; calls that use no model have none."""
         if call.operation is None:

@@ -211,13 +211,16 @@ def test_refused_call_has_a_span_with_its_error_and_no_phases(world):
 
 
 def test_names_are_those_of_the_conventions_package():
-    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
-    from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, hw_attributes
+    from opentelemetry.semconv._incubating.metrics import gen_ai_metrics, hw_metrics
     from opentelemetry.semconv.attributes import error_attributes, http_attributes
 
     known = {
         value
-        for module in (gen_ai_attributes, gen_ai_metrics, error_attributes, http_attributes)
+        for module in (
+            *(gen_ai_attributes, gen_ai_metrics, hw_attributes, hw_metrics),
+            *(error_attributes, http_attributes),
+        )
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
