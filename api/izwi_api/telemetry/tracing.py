@@ -251,6 +251,8 @@ def _call_attributes(call: Call) -> Attributes:
     if call.first_s is not None:
         attributes[names.RESPONSE_TIME_TO_FIRST_CHUNK] = call.first_s - call.started_s
     turn = call.turn
+    if call.conversation_id is not None:
+        attributes[names.CONVERSATION_ID] = call.conversation_id
     if turn is None:
         return attributes | {names.HTTP_STATUS: call.status}
     return attributes | {
