@@ -100,8 +100,8 @@ def _log_format(text: str, name: str) -> str:
     return text
 
 
-def _log_levels(text: str, name: str) -> dict[str, str]:
-    """Read levels like `info,izwi.engine=debug`."""
+def log_levels(text: str, name: str) -> dict[str, str]:
+    """Read levels like `info,izwi.engine=debug` of a variable or option. Raises InvalidRequest."""
     levels: dict[str, str] = {}
     for entry in _names(text):
         module, _, level = entry.rpartition("=")
@@ -240,7 +240,7 @@ VARIABLES = (
     Variable("IZWI_MAX_BODY_S", "pace.max_body_s", _above_zero, _SECONDS, "total time for a body"),
     Variable("IZWI_LOG_FORMAT", "log.format", _log_format, "text or json", "format of log lines"),
     Variable(
-        *("IZWI_LOG_LEVEL", "log.levels", _log_levels, "`info,izwi.engine=debug`"),
+        *("IZWI_LOG_LEVEL", "log.levels", log_levels, "`info,izwi.engine=debug`"),
         "least level of lines, of all modules and of some",
     ),
     Variable(

@@ -228,7 +228,7 @@ class Engine:
 
     @property
     def load(self) -> dict[str, dict[str, float]]:
-        """Counters of each model; see `izwi.metrics.FIGURES`."""
+        """Counters of each model; see `izwi.metrics.LOAD_KEYS`."""
         return {name: worker.load for name, worker in self._workers.items()}
 
     @property

@@ -19,6 +19,7 @@ from izwi.backends.protocol import Backend, PendingAudio
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
+from izwi.metrics import Observed
 from izwi.model.protocol import Model
 from izwi.request.log import Log, retrace
 from izwi.request.request import Chunk, Entries, Reason
@@ -43,8 +44,8 @@ _LEADS = 32
 # that it has run, so that a wrong prediction idles it for no longer than that.
 _LEAST_POLL_S = 5e-4
 _POLL_SHARE = 0.25
-# Parts of a step on the host, whose times are counted.
-_PARTS = ("schedule_seconds", "launch_seconds", "wait_seconds", "process_seconds")
+# Phases of a step on the host, whose times are counted.
+_PHASES = ("schedule", "launch", "wait", "process")
 
 
 class ModelWorker:
@@ -60,7 +61,8 @@ class ModelWorker:
         self._waits = True
         self._ended_s = -inf  # when the last step in flight ended
         self._planned_s = 0.0  # when planning of the last step began
-        self._seconds = dict.fromkeys(_PARTS, 0.0)  # by part of a step, for metrics
+        self._phases_s = {phase: Observed(phase) for phase in _PHASES}  # for metrics
+        self._batches = Observed("batch")
         self._leads_s: deque[float] = deque([0.0], _LEADS)  # recent times of planning and launching
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
         self._writes = runner.frame_s is None  # the model has text only
@@ -85,7 +87,7 @@ class ModelWorker:
 
     @property
     def load(self) -> dict[str, float]:
-        """Figures of sequences and pages: the keys of `izwi.metrics.FIGURES`."""
+        """Figures of sequences and pages: the keys of `izwi.metrics.LOAD_KEYS`."""
         scheduler, memory, counts = self.scheduler, self.scheduler.memory, self.scheduler.counts
         return {
             "running": scheduler.num_running,
@@ -95,6 +97,7 @@ class ModelWorker:
             "free_pages": memory.num_free,
             "available_pages": memory.num_available,
             "page_bytes": self.runner.page_bytes,
+            "page_positions": self._config.page_size,
             **self.runner.budget.figures,
             "host_pages": self.runner.store.num_host,
             "disk_pages": self.runner.store.num_disk,
@@ -112,13 +115,16 @@ class ModelWorker:
             "positions": counts.positions,
             "drafted": counts.drafted,
             "accepted": counts.accepted,
-            **self._seconds,
+            **{f"{phase}_seconds": seconds.sum for phase, seconds in self._phases_s.items()},
             "preempted": counts.preempted,
             "pauses": counts.paused,
             "resumes": counts.resumed,
             "refused": counts.refused,
             "compilations": self.runner.compilations.kernels,
             "graph_captures": self.runner.compilations.graphs,
+            **scheduler.clocks.slacks_s.figures,
+            **self._batches.figures,
+            **{key: n for one in self._phases_s.values() for key, n in one.figures.items()},
         }
 
     @property
@@ -135,7 +141,7 @@ class ModelWorker:
         self._planned_s = now_s
         work = self.scheduler.schedule(now_s)
         self._waits = not (work.encode or work.forward or work.vocode)
-        self._seconds["schedule_seconds"] += self._clock() - now_s
+        self._phases_s["schedule"].add(self._clock() - now_s)
         return work
 
     @property
@@ -171,7 +177,7 @@ class ModelWorker:
             launched.predict(self._limit, self.runner.following)
         now_s = self._clock()
         launched.seconds = now_s - began_s
-        self._seconds["launch_seconds"] += launched.seconds
+        self._phases_s["launch"].add(launched.seconds)
         if self.runner.num_compiled == compiled:
             self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
         self._in_flight.append(launched)
@@ -254,7 +260,9 @@ class ModelWorker:
         counts = self.scheduler.counts
         counts.rows += len(rows)
         counts.positions += sum([row.stop - row.start for row in rows])
-        self._seconds["wait_seconds"] += waited_s
+        self._phases_s["wait"].add(waited_s)
+        if rows:
+            self._batches.add(len(rows))
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
@@ -300,7 +308,7 @@ class ModelWorker:
             elif is_delivered or pcm is not None:
                 chunks.append(self._chunk(sequence, pcm))
         chunks += self._end_overdue(now_s)
-        self._seconds["process_seconds"] += self._clock() - now_s
+        self._phases_s["process"].add(self._clock() - now_s)
         return chunks
 
     def _note_draw(self, sequence: Sequence, now_s: float) -> None:

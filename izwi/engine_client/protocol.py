@@ -77,7 +77,7 @@ class EngineClient(Protocol):
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures of each model; see `izwi.metrics.FIGURES`."""
+        """Figures of each model; see `izwi.metrics.LOAD_KEYS`."""
         ...
 
     def start(self) -> None:

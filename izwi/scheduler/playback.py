@@ -12,6 +12,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from izwi.metrics import Observed
+
 # A stream whose next chunk would arrive with a smaller margin than this runs in every step.
 URGENT_S = 0.2
 # A stream with this much slack can be preempted like background work.
@@ -190,6 +192,7 @@ class PlaybackClocks:
 
     Attributes:
         gaps_s: Seconds for which listeners heard nothing in the middle of an answer.
+        slacks_s: With how much slack audio was delivered to listeners who play.
     """
 
     def __init__(self, frame_s: float | None, target_s: float):
@@ -200,7 +203,7 @@ class PlaybackClocks:
             target_s: Target for the first audio, in seconds.
         """
         self._frame_s, self._target_s = frame_s, target_s
-        self.gaps_s = 0.0
+        self.gaps_s, self.slacks_s = 0.0, Observed("slack")
         self._clocks: dict[str, PlaybackClock] = {}
         self._pieces: dict[int, _Piece] = {}  # by key
         # clocks without a piece, by the end of playback: another piece may still follow
@@ -264,6 +267,8 @@ class PlaybackClocks:
                 clock.first_audio_s = now_s
             elif self._frame_s is not None:
                 gap_s = max(0.0, now_s - piece.dry_s)
+                if piece.streams:
+                    self.slacks_s.add(piece.dry_s - now_s)
                 clock.gaps_s += gap_s
                 self.gaps_s += gap_s
         piece.audio_s += frames * (self._frame_s or 0.0)

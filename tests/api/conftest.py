@@ -23,7 +23,7 @@ from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.inputs.chat import AnswerText
 from izwi.inputs.speech import Transcript, VoicePrompt
-from izwi.metrics import FIGURES
+from izwi.metrics import LOAD_KEYS
 from izwi.model.capability import Capability
 from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason, Request
@@ -333,7 +333,7 @@ class FakeEngine:
 
     @property
     def load(self):
-        return {"tts": dict.fromkeys(FIGURES, 7.0)}
+        return {"tts": dict.fromkeys(LOAD_KEYS, 7.0)}
 
     def start(self):
         self.alive = True

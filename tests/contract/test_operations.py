@@ -7,17 +7,19 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from izwi.metrics import FIGURES
+from izwi.metrics import LOAD_KEYS
 from izwi_api.http.metrics import EngineFigures, HttpMetrics
+from izwi_api.telemetry.device_figures import DeviceFigures
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "operations"
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-NAME = re.compile(r"\b(?:izwi|gen_ai_server)_[a-z0-9_]+\b")
+NAME = re.compile(r"\b(?:izwi|gen_ai_server|hw_gpu|hw_power)_[a-z0-9_]+\b")
 # Labels that look like names of metrics.
 LABELS = {"gen_ai_request_model", "gen_ai_operation_name", "izwi_api_key", "izwi_api"}
 PROMTOOL = shutil.which("promtool")
@@ -26,7 +28,7 @@ PROMTOOL = shutil.which("promtool")
 class Engine:
     @property
     def load(self) -> dict[str, dict[str, float]]:
-        return {"tts": dict.fromkeys(FIGURES, 1.0)}
+        return {"tts": dict.fromkeys(LOAD_KEYS, 1.0)}
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,7 @@ def known() -> set[str]:
     """Names of all series that /metrics may have."""
     metrics = HttpMetrics()
     metrics.registry.register(EngineFigures(Engine()))
+    metrics.registry.register(DeviceFigures(SimpleNamespace(nvmlDeviceGetCount=lambda: 0)))
     names = set()
     for family in metrics.registry.collect():
         endings = {
@@ -72,9 +75,55 @@ def test_metrics_of_the_page_exist_and_it_lists_all_metrics(known) -> None:
     listed = {re.sub("_total$", "", name) for name in listed}
     engine = {name for name in families if name.startswith("izwi_engine_")}
     assert families - engine - listed == set(), "docs/operations.md lists them"
-    assert {name for name in listed if name.startswith(("izwi_", "gen_ai_"))} <= families
+    assert {name for name in listed if name.startswith(("izwi_", "gen_ai_", "hw_"))} <= families
     for name in engine:
         assert f"`{name.removeprefix('izwi_engine_')}" in PAGE, name
+
+
+# What an operator must be able to see, and where: each name is a metric, or one of its labels.
+ASKED = {
+    "duration of requests": "gen_ai_server_request_duration_seconds",
+    "time to first token": "gen_ai_server_time_to_first_token_seconds",
+    "time per output token": "gen_ai_server_time_per_output_token_seconds",
+    "time to first audio": "izwi_audio_time_to_first_audio_seconds",
+    "real-time factor": "izwi_audio_real_time_factor",
+    "duration of audio": "izwi_audio_duration_seconds",
+    "chunk interval": "izwi_audio_chunk_interval_seconds",
+    "underrun seconds": "izwi_audio_underrun_seconds",
+    "continuity by threshold": "izwi_audio_continuity_ok",
+    "queue wait": "izwi_request_queue_seconds",
+    "slack distribution": "izwi_engine_slack_seconds",
+    "batch sizes": "izwi_engine_batch_rows",
+    "step time by phase": "izwi_engine_step_phase_seconds",
+    "KV use": "izwi_engine_available_pages",
+    "hits on the device": "izwi_engine_prefix_positions_hit",
+    "hits in host memory": "izwi_engine_host_page_hits",
+    "hits on disk": "izwi_engine_disk_page_hits",
+    "pauses": "izwi_engine_pauses",
+    "resumes": "izwi_engine_resumes",
+    "preemptions": "izwi_engine_preempted",
+    "speculation drafted": "izwi_engine_drafted",
+    "speculation accepted": "izwi_engine_accepted",
+    "tokens by model": "izwi_tokens",
+    "tokens by key": "izwi_key_tokens",
+    "audio seconds by key": "izwi_key_audio_seconds",
+    "memory of weights": "izwi_engine_weight_bytes",
+    "memory of states": "izwi_engine_state_bytes",
+    "memory of graphs": "izwi_engine_graph_bytes",
+    "memory that is shared": "izwi_engine_shared_bytes",
+    "memory of keys and values": "izwi_engine_page_bytes",
+    "device utilisation": "hw_gpu_utilization_ratio",
+    "restarts": "izwi_restarts",
+    "moves to another replica": "izwi_requests_moved",
+    "live turns": "izwi_live_turns",
+    "interruptions": "izwi_live_interruptions",
+    "end of speech to first audio": "izwi_live_latency_seconds",
+}
+
+
+def test_each_thing_that_an_operator_asks_has_a_metric(known) -> None:
+    families = {re.sub("_(total|bucket|sum|count)$", "", name) for name in known}
+    assert set(ASKED.values()) <= families
 
 
 def test_each_alert_has_an_entry_in_the_runbook() -> None:

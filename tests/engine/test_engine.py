@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from izwi import config
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.metrics import FIGURES
+from izwi.metrics import LOAD_KEYS
 from izwi.request.log import Log
 from izwi.request.request import Reason
 from izwi.sampling.draws import uniforms
@@ -81,7 +81,7 @@ def test_what_is_counted_is_named_and_policies_are_those_that_there_are() -> Non
     world.submit(toy_request("a", 6, seed=3, frames=20))
     world.run()
     for load in world.engine.load.values():
-        assert load.keys() == FIGURES.keys()
+        assert load.keys() == set(LOAD_KEYS)
     assert tuple(sorted(policy.POLICIES, key=config.POLICY_NAMES.index)) == config.POLICY_NAMES
 
 

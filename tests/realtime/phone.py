@@ -14,7 +14,7 @@ from openai.types.realtime import RealtimeServerEvent
 
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi_api.realtime.session import RealtimeSession
-from izwi_api.services.answer_figures import AnswerFigures
+from izwi_api.services.answer_figures import AnswerFigures, TurnEvent
 from izwi_api.sessions.core import Session
 from izwi_api.sessions.errors import ClientLeft
 from izwi_api.sessions.limits import SessionLimits
@@ -68,6 +68,8 @@ class Phone:
     prepared: list[bool] = field(default_factory=list)
     # of each spoken answer that has ended, what the metrics count
     figures: list[AnswerFigures] = field(default_factory=list)
+    # what the metrics count of its turns
+    turns: list[TurnEvent] = field(default_factory=list)
 
     def __post_init__(self):
         self._sent: asyncio.Queue[str] = asyncio.Queue()

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from izwi.config import EngineConfig
+from izwi_api.services.answer_figures import TurnEvent
 from tests.realtime.scenes import happened
 from tests.realtime.world import TTS, World, recorded
 
@@ -125,7 +126,9 @@ def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, aud
         assert engine.paused, "the engine was not paused"
         await phone.hear(recorded(audio))
 
-    assert_resumed(conversation(world, disturb, 0.8), undisturbed)
+    phone = conversation(world, disturb, 0.8)
+    assert_resumed(phone, undisturbed)
+    assert phone.turns == [TurnEvent.ENDED, TurnEvent.REFUTED, TurnEvent.REFUTED]
 
 
 def test_an_answer_resumes_after_a_cough_while_the_engine_is_killed(world, undisturbed):

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from izwi_api.services.answer_figures import TurnEvent
 from tests.realtime.scenes import AT_NIGHT, SCENES, happened, play, session
 from tests.realtime.world import World, recorded
 
@@ -56,6 +57,8 @@ def test_each_scene_gives_the_expected_events(world, question, undisturbed, name
         assert (phone.longest_wait_s > PAUSED_S) == scene.pauses
     if scene.prepared is not None:
         assert phone.prepared == scene.prepared
+    assert phone.turns.count(TurnEvent.CONFIRMED) == scene.happens.count("X")
+    assert phone.turns.count(TurnEvent.ENDED) >= scene.happens.count("E")
     for answer in phone.of("response.done"):
         sent = [e.at_s for e in phone.of("response.output_audio.delta")
                 if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip

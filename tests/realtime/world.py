@@ -82,7 +82,8 @@ class World:
             count = made.prepared.append
             models = ServedModels(engine, self.registry)
             services = Services(engine, models, settings, voices, count_prepared=count)
-            services = dataclasses.replace(services, report_answer=made.figures.append)
+            reports = {"report_answer": made.figures.append, "count_turn": made.turns.append}
+            services = dataclasses.replace(services, **reports)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)
             for _ in range(_PASSES):  # what was cancelled ends

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from izwi.scheduler.playback import (
     Gap,
+    PlaybackClocks,
     chunk_frames,
     find_gaps,
     frames_to_vocode,
@@ -69,3 +70,27 @@ def test_audio_never_exceeds_frames_and_an_ended_stream_drains(
     assert 0 <= count <= min(frames - vocoded, chunk)
     if ended and frames > vocoded:
         assert count > 0
+
+
+def test_slack_is_counted_when_audio_is_delivered_to_a_listener_who_plays() -> None:
+    clocks = PlaybackClocks(0.1, 0.5)
+    clocks.add(1, "a", 10.0)
+    clocks.delivered(1, 10, 11.0)  # the first audio is late or not, but ends no playback
+    assert sum(clocks.slacks_s.figures.values()) == 0
+    clocks.delivered(1, 10, 11.7)  # 0.3 s before the end of the first second
+    clocks.delivered(1, 10, 13.5)  # 0.5 s after the end of the second one
+    figures = clocks.slacks_s.figures
+    assert figures["slack_le_0.5"] == figures["slack_le_-0.2"] == 1
+    assert figures["slack_sum"] == pytest.approx(-0.2)
+    assert sum(figures.values()) == pytest.approx(2 - 0.2)
+
+
+def test_slack_of_what_nobody_plays_yet_is_not_counted() -> None:
+    clocks = PlaybackClocks(0.1, 0.5)
+    clocks.add(1, "a", 10.0, streams=False)
+    clocks.add(2, "b", 10.0)
+    clocks.add(3, "b", 10.0)
+    for at_s in (11.0, 12.0):
+        clocks.delivered(1, 10, at_s)
+        clocks.delivered(3, 10, at_s)  # the piece before it is played first
+    assert sum(clocks.slacks_s.figures.values()) == 0

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from izwi.host.allocator import IDLE_S
+from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
 from izwi_api.serve.api_server_process import ApiServer
@@ -23,6 +25,7 @@ from izwi_api.serve.control import (
     EngineGone,
     EngineUp,
     Ready,
+    Restarted,
 )
 from izwi_api.serve.listen_sockets import url_of
 from izwi_api.serve.process_log import log_memory
@@ -54,13 +57,14 @@ class Engine:
 async def world(monkeypatch):
     ours, theirs = socket.socketpair()
     found = SimpleNamespace(supervisor=Control(ours), engine=Engine(), trims=[], now_s=1000.0)
+    found.restarts = Restarts()
     found.drain = SimpleNamespace(is_begun=False, num_running=0)
     clock = SimpleNamespace(monotonic=lambda: found.now_s)
     monkeypatch.setattr(api_server_process, "time", clock)
     monkeypatch.setattr(api_server_process, "trim", lambda: found.trims.append(found.now_s))
     control = Control(theirs)
     config = uvicorn.Config(lambda: None)
-    found.server = ApiServer(config, found.drain, 1.0, control, found.engine)
+    found.server = ApiServer(config, found.drain, 1.0, control, found.engine, found.restarts)
     yield found
     asyncio.get_running_loop().remove_reader(control.fileno())
     control.close()
@@ -92,6 +96,19 @@ async def test_it_learns_of_the_engine_once_it_listens(world, monkeypatch):
     await turns()
     assert world.engine.notes == ["ipc://one", "disconnect", "ipc://two"]
     assert not world.server.should_exit
+
+
+async def test_its_metrics_count_what_the_supervisor_has_restarted(world):
+    registry = CollectorRegistry()
+    registry.register(world.restarts)
+    world.supervisor.send(Restarted((0, 3), 2))
+    world.server._read_messages()
+
+    def count(process, replica):
+        labels = {"process": process, "replica": replica}
+        return registry.get_sample_value("izwi_restarts_total", labels)
+
+    assert [count("engine", "0"), count("engine", "1"), count("api_server", "")] == [0, 3, 2]
 
 
 async def test_it_reports_that_the_requests_of_a_replica_have_moved(world):

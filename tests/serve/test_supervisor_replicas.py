@@ -22,6 +22,7 @@ from izwi_api.serve.control import (
     EngineUp,
     Failed,
     Ready,
+    Restarted,
 )
 from izwi_api.serve.operator_socket import ListReplicas, Report, ask_supervisor, socket_path
 from izwi_api.serve.options import ReplicaOptions
@@ -328,3 +329,14 @@ def test_a_folder_that_others_can_write_is_not_used(monkeypatch, runtime_folder,
     assert "cannot reach this server" in caplog.text
     assert list(folder.iterdir()) == []
     assert issubclass(EngineStopped, IzwiError)
+
+
+def test_api_servers_learn_how_often_processes_were_started_again(monkeypatch):
+    world = Replicated(monkeypatch, num_api_servers=2)
+    world.later(5.0, lambda: world.engines[1].die(7))
+    world.later(12.0, lambda: world.api_servers[0].die(7))
+    world.leave_at(20.0)
+    lost, kept, new = (server.restarted for server in world.api_servers)
+    assert lost == [Restarted((0, 1), 0)]
+    assert kept == [Restarted((0, 1), 0), Restarted((0, 1), 1)]
+    assert new == [Restarted((0, 1), 1)], "it was not there before"

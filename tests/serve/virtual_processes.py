@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from izwi.config import EngineConfig
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve import child, supervisor
-from izwi_api.serve.control import Alive, Control, EngineSpec, Ready
+from izwi_api.serve.control import Alive, Control, EngineSpec, Ready, Restarted
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.serve.supervisor import Supervisor
 from izwi_api.settings import Settings
@@ -28,7 +28,8 @@ class Process:
 
     Attributes:
         spec: What it is to do.
-        heard: What it was told since.
+        heard: What it was told since, without counts of restarts.
+        restarted: These.
         asked: What was done to it, and when: "terminate", "kill", "finish" (its control ended).
         stubborn: What it does not end at.
         status: Its exit status, None while it runs.
@@ -40,6 +41,7 @@ class Process:
         self.begun_s = world.now_s
         self.spec = None
         self.heard, self.asked, self.stubborn = [], [], set()
+        self.restarted = []
         self.status = None
         self._has_read_end = False
 
@@ -82,6 +84,8 @@ class Process:
                 if self.spec is None:
                     self.spec = message
                     self._world.begun(self)
+                elif isinstance(message, Restarted):
+                    self.restarted.append(message)
                 else:
                     self.heard.append(message)
 

@@ -80,3 +80,38 @@ def test_metrics_show_the_least_audio_in_reserve(page):
     page.route("**/metrics", lambda route: route.fulfill(body=text, content_type="text/plain"))
     page.locator("#tab-metrics").click()
     page.locator(".tile", has_text="Audio in reserve").locator("b", has_text="2.4 s").wait_for()
+
+
+def test_metrics_of_live_turns_and_gpus_are_those_between_two_readings(page):
+    """The second reading has two more answers, of 0.6 s on average, and steps of three rows."""
+    readings = []
+
+    def answer(route):
+        count = len(readings)
+        readings.append(count)
+        lines = [
+            f'izwi_live_latency_seconds_sum{{until="audio"}} {7.0 + 1.2 * min(count, 1)}',
+            f'izwi_live_latency_seconds_count{{until="audio"}} {9 + 2 * min(count, 1)}',
+            "izwi_live_turns_total 14",
+            'izwi_live_interruptions_total{outcome="confirmed"} 3',
+            'izwi_live_interruptions_total{outcome="refuted"} 5',
+            f'izwi_engine_rows_total{{model="a"}} {30 * count}',
+            f'izwi_engine_steps_total{{model="a"}} {10 * count}',
+            'hw_gpu_utilization_ratio{hw_id="a",hw_name="0 x"} 0.5',
+            'hw_gpu_utilization_ratio{hw_id="b",hw_name="1 x"} 0.7',
+        ]
+        route.fulfill(body="\n".join(lines) + "\n", content_type="text/plain")
+
+    page.route("**/metrics", answer)
+    page.locator("#tab-metrics").click()
+    for name, value in (
+        ("Answer heard after", "600 ms"),
+        ("Turns", "14"),
+        ("Interruptions", "3"),
+        ("Batch", "3.0"),
+        ("GPUs busy", "60 %"),
+    ):
+        tile = page.locator(".tile", has=page.get_by_text(name, exact=True))
+        tile.locator("b", has_text=value).wait_for()
+        tile.locator("svg.chart").wait_for()
+    assert not page.locator(".tile", has_text="Right guesses").count(), "nothing is guessed"

@@ -87,6 +87,16 @@ async function update() {
   tile("Work saved", "input that was known from before", askedFor ? engine("prefix_positions_hit_total") / askedFor : null, share);
   tile("Early answers used", "of those prepared while a user paused", prepared ? 1 - wasted / prepared : null, share);
   tile("Steps a second", "passes through the models", rate("izwi_engine_steps_total"), whole);
+  const ratio = (value, of) => (of ? value / of : null), ms = (value) => duration(1000 * value);
+  const grown = (name, labels) => (before ? Math.max(0, figures.value(name, labels) - before.value(name, labels)) : 0);
+  const heard = { until: "audio" }, gpus = figures.all("hw_gpu_utilization_ratio").map(({ value }) => value);
+  tile("Batch", "texts, answers and transcripts in one step", ratio(grown("izwi_engine_rows_total"), grown("izwi_engine_steps_total")), (value) => value.toFixed(1));
+  tile("Answer heard after", "a user's last word, on average since the last reading", ratio(grown("izwi_live_latency_seconds_sum", heard), grown("izwi_live_latency_seconds_count", heard)), ms);
+  tile("Turns", "of users in conversations, since the start", figures.value("izwi_live_turns_total"), whole);
+  tile("Interruptions", "answers that a user cut short, since the start", figures.value("izwi_live_interruptions_total", { outcome: "confirmed" }), whole);
+  const drafted = engine("drafted_total");
+  if (drafted) tile("Right guesses", "of the tokens that were guessed", engine("accepted_total") / drafted, share);
+  if (gpus.length) tile("GPUs busy", "on average over this machine's GPUs", gpus.reduce((sum, value) => sum + value, 0) / gpus.length, share);
   latencies(figures);
   before = figures;
 }

@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from izwi.config import EngineConfig
+from izwi.config import EngineConfig, require_one_of
 from izwi.errors import InvalidRequest, StartFailed
 from izwi.router.options import RouterOptions
+from izwi.router.policy import ROUTER_POLICIES
 from izwi_api.cli.options import (
     Device,
     DeviceMibOption,
@@ -22,7 +23,7 @@ from izwi_api.cli.options import (
     WeightsOption,
 )
 from izwi_api.console import report_failures, tell_failure
-from izwi_api.environment import read_access, read_log, read_settings
+from izwi_api.environment import log_levels, read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.exposure import allowed_hosts, check_exposure
@@ -189,7 +190,7 @@ ReplicasOption = Annotated[
     ),
 ]
 DevicesOption = Annotated[
-    str,
+    str | None,
     typer.Option(metavar="D0,D1,...", help="Device of each engine process, such as cuda:0,cuda:1."),
 ]
 TensorParallelOption = Annotated[
@@ -290,7 +291,7 @@ def serve(
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
     replicas: ReplicasOption = 0,
-    devices: DevicesOption = "",
+    devices: DevicesOption = None,
     tensor_parallel: TensorParallelOption = 1,
     router: RouterOption = "prefix",
     max_in_flight: MaxInFlightOption = 0,
@@ -332,6 +333,7 @@ def serve(
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings) and not in_process else 0
+        require_one_of("--router", router, tuple(ROUTER_POLICIES))
         routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
         used = parse_devices(replicas, devices, device, tensor_parallel)
         places = parse_places(place or ())
@@ -352,20 +354,20 @@ def _warm_file(path: Path | None) -> Path | None:
 
 
 def parse_devices(
-    num_replicas: int, devices: str, device: str, tensor_parallel: int = 1
+    num_replicas: int, devices: str | None, device: str, tensor_parallel: int = 1
 ) -> tuple[str, ...]:
     """Return the devices of the engine processes; empty if there is one on the usual device.
 
     Args:
         num_replicas: As given; 0 if it was not.
-        devices: Devices, separated by commas; empty if they were not given.
-        device: The device of all engines if `devices` is empty.
+        devices: Devices, separated by commas; None if they were not given.
+        device: The device of all engines if `devices` is None.
         tensor_parallel: Devices of each engine.
 
     Raises:
         InvalidRequest: The two contradict each other, or a device has no name.
     """
-    names = tuple(name.strip() for name in devices.split(",")) if devices else ()
+    names = tuple(name.strip() for name in devices.split(",")) if devices is not None else ()
     if "" in names:
         raise InvalidRequest(f"--devices has an empty name: {devices!r}", param="devices")
     if len(names) % tensor_parallel:
@@ -424,6 +426,8 @@ def _set_up_log(log_format: str | None, log_level: str | None) -> None:
     # its lines name calls, of which other commands know nothing
     from izwi_api.serve.process_log import log_as_the_server
 
+    if log_level is not None:
+        log_levels(log_level, "--log-level")
     for name, value in (("IZWI_LOG_FORMAT", log_format), ("IZWI_LOG_LEVEL", log_level)):
         if value is not None:
             os.environ[name] = value  # the other processes read it, before they get any message

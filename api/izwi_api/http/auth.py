@@ -19,6 +19,7 @@ from izwi.errors import RateLimited
 from izwi.fairness.callers import current_caller
 from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
+from izwi_api.telemetry.calls import current_call
 from izwi_api.usage.keys import ApiKey, KeyRing
 from izwi_api.usage.limits import Clocks, KeyLimits, Meter
 from izwi_api.usage.metering import Usage, current_usage
@@ -120,6 +121,8 @@ class Auth:
             return _unauthorized("the API key is not valid")
         meter = self._meter_of(key)
         usage = state["usage"] = Usage(key.name, meter, partial(self._limits_of, key))
+        if (call := current_call.get()) is not None:
+            call.key = key.label
         if scope["type"] == "websocket":  # it gets no response, and routes must not see the key
             offered: list[str] = scope.get("subprotocols", [])
             scope["subprotocols"] = [p for p in offered if not p.startswith(_SUBPROTOCOL)]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi.engine_client.protocol import EngineClient, ReplicaReport, ReplicaStatus, replicas_of
-from izwi.metrics import FIGURES
-from izwi_api.services.answer_figures import AnswerFigures
+from izwi.metrics import DISTRIBUTIONS, FIGURES
+from izwi_api.services.answer_figures import AnswerFigures, TurnEvent
 from izwi_api.telemetry.metrics import CallMetrics
 
 _SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
@@ -93,7 +97,10 @@ class HttpMetrics:
             registry=counts,
         )
         self._add_answers(counts)
+        self._add_turns(counts)
         self.calls = CallMetrics(counts)
+        self.restarts = Restarts()
+        self.registry.register(self.restarts)
 
     def _add_answers(self, counts: CollectorRegistry) -> None:
         """Add the metrics of spoken answers of live sessions."""
@@ -115,6 +122,28 @@ class HttpMetrics:
             "izwi_live_gap_seconds", "Seconds of gaps in live answers.", registry=counts
         )
 
+    def _add_turns(self, counts: CollectorRegistry) -> None:
+        """Add the metrics of what users of live sessions say."""
+        self.turns = Counter(
+            "izwi_live_turns", "Turns of users of live sessions that have ended.", registry=counts
+        )
+        self.interruptions = Counter(
+            "izwi_live_interruptions",
+            "Speech over live answers: confirmed, which ended the answer; or refuted, after which "
+            "a paused answer went on.",
+            ["outcome"],
+            registry=counts,
+        )
+        for outcome in ("confirmed", "refuted"):
+            self.interruptions.labels(outcome)
+
+    def count_turn(self, event: TurnEvent) -> None:
+        """Count what a user of a live session has done."""
+        if event is TurnEvent.ENDED:
+            self.turns.inc()
+        else:
+            self.interruptions.labels(event.value).inc()
+
     def count_prepared(self, is_given: bool) -> None:
         """Count an answer that was prepared before the turn had ended."""
         self.prepared.labels("given" if is_given else "discarded").inc()
@@ -126,6 +155,31 @@ class HttpMetrics:
         self.answers.inc()
         self.answer_gaps.inc(figures.num_gaps)
         self.answer_gaps_s.inc(figures.gaps_s)
+
+
+class Restarts(Collector):
+    """Processes that the supervisor has started again, as it says.
+
+    Attributes:
+        engines: Of each engine, in their order.
+        api_servers: Of all API servers together.
+    """
+
+    def __init__(self) -> None:
+        self.engines: tuple[int, ...] = (0,)
+        self.api_servers = 0
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the counts."""
+        metric = CounterMetricFamily(
+            "izwi_restarts",
+            "Processes that were started again: engines (replica: its number), and API servers.",
+            labels=["process", "replica"],
+        )
+        for replica, count in enumerate(self.engines):
+            metric.add_metric(["engine", str(replica)], count)
+        metric.add_metric(["api_server", ""], self.api_servers)
+        yield metric
 
 
 class EngineFigures(Collector):
@@ -146,9 +200,31 @@ class EngineFigures(Collector):
                 for model, figures in load.items():
                     metric.add_metric([model, *number], figures[name])
             yield metric
+        yield from _distributions(loads, labels)
         if replicas:
             yield _statuses(replicas)
             yield _circuits(replicas)
+
+
+def _distributions(
+    loads: Iterable[tuple[list[str], Mapping[str, Mapping[str, float]]]], labels: list[str]
+) -> Iterable[Metric]:
+    """Yield a histogram for each metric that has distributions."""
+    metrics: dict[str, HistogramMetricFamily] = {}
+    for name, distribution in DISTRIBUTIONS.items():
+        phase = [distribution.phase] if distribution.phase else []
+        metric = metrics.get(distribution.metric)
+        if metric is None:
+            metric = metrics[distribution.metric] = HistogramMetricFamily(
+                f"izwi_engine_{distribution.metric}",
+                distribution.help,
+                labels=[*labels, "phase"] if phase else labels,
+            )
+        for number, load in loads:
+            for model, figures in load.items():
+                buckets, total = distribution.cumulative(name, figures)
+                metric.add_metric([model, *number, *phase], buckets, total)
+    yield from metrics.values()
 
 
 def _statuses(replicas: Iterable[ReplicaReport]) -> Metric:

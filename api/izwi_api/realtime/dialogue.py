@@ -34,6 +34,7 @@ from izwi_api.realtime.turns import events
 from izwi_api.realtime.turns.machine import advance
 from izwi_api.realtime.turns.rules import Rules
 from izwi_api.realtime.turns.state import State
+from izwi_api.services.answer_figures import TurnEvent
 from izwi_api.services.context import Services
 from izwi_api.settings import VadName
 from izwi_api.telemetry.calls import current_call
@@ -202,6 +203,8 @@ class Dialogue:
                 refused = action.code
             else:
                 self._do(action)
+        for counted in turn_events(actions):
+            self._services.count_turn(counted)
         return refused
 
     def _do(self, action: events.Action) -> None:
@@ -391,3 +394,17 @@ class Dialogue:
             self._advance_turns(
                 events.Playback(answer.number, response.played_ms, response.sent_ms)
             )
+
+
+def turn_events(actions: Sequence[events.Action]) -> list[TurnEvent]:
+    """Return what is counted of one event's actions.
+
+    Speech that ends an answer starts a turn in the same step; a client's cancellation does not.
+    """
+    kinds = set(map(type, actions))
+    counted = [TurnEvent.ENDED] if events.CommitInput in kinds else []
+    if {events.SpeechStarted, events.Truncate} <= kinds:
+        counted.append(TurnEvent.CONFIRMED)
+    if events.Resume in kinds:
+        counted.append(TurnEvent.REFUTED)
+    return counted

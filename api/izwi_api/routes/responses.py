@@ -26,7 +26,8 @@ from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.store.responses import StoredConversation, StoredResponses
+from izwi_api.telemetry.calls import current_call
 from izwi_api.usage.metering import key_name
 
 router = APIRouter()
@@ -48,14 +49,17 @@ async def create_response(request: Request) -> Response:
 
 
 async def _respond(services: Services, body: ResponseBody) -> Response:
-    before: tuple[ChatMessage, ...] = ()
+    before = StoredConversation(f"conv_{uuid4().hex}", ())
     if body.previous_response_id is not None:
-        before = await services.responses.messages(key_name(), body.previous_response_id)
-    ask = response_input(body, before, secrets.randbits(_SEED_BITS))
+        before = await services.responses.conversation(key_name(), body.previous_response_id)
+    kept = services.responses if body.store is not False else None
+    call = current_call.get()
+    if call is not None and (kept is not None or before.messages):  # otherwise none continues it
+        call.conversation_id = before.conversation_id
+    ask = response_input(body, before.messages, secrets.randbits(_SEED_BITS))
     model = services.registry.chat(body.model)
     seeing = partial(with_pixels, services, model, ask)
     writer = ResponseWriter(body, f"resp_{uuid4().hex}")
-    kept = services.responses if body.store is not False else None
     events = _opened_events(model, seeing, writer, kept, before)
     if body.stream:
         return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
@@ -70,7 +74,7 @@ async def _opened_events(
     seeing: Callable[[], Awaitable[ChatInput]],
     writer: ResponseWriter,
     kept: StoredResponses | None,
-    before: tuple[ChatMessage, ...],
+    before: StoredConversation,
 ) -> AsyncGenerator[Event]:
     try:
         answer = await open_answer(model, await seeing())
@@ -87,7 +91,7 @@ async def _events(
     answer: ChatAnswer,
     writer: ResponseWriter,
     kept: StoredResponses | None,
-    before: tuple[ChatMessage, ...],
+    before: StoredConversation,
 ) -> AsyncGenerator[Event]:
     begun = False
     try:
@@ -114,7 +118,8 @@ async def _events(
             Role.ASSISTANT, answer.content, answer.reasoning or None, tuple(answer.calls)
         )
         given = messages_of(writer.body.input)
-        await kept.store_response(key_name(), writer.response["id"], (*before, *given, said))
+        whole = before._replace(messages=(*before.messages, *given, said))
+        await kept.store_response(key_name(), writer.response["id"], whole)
     for fields in writer.end(answer):
         yield fields
 

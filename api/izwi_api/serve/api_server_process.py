@@ -17,6 +17,7 @@ from izwi.checkpoints.registry import Registry
 from izwi.host.allocator import IDLE_S, settle, trim
 from izwi_api.http.app_state import AppState
 from izwi_api.http.drain import Drain
+from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server, server_config
 from izwi_api.serve.app import create_app
 from izwi_api.serve.control import (
@@ -28,6 +29,7 @@ from izwi_api.serve.control import (
     EngineGone,
     EngineUp,
     Ready,
+    Restarted,
     child_process,
 )
 from izwi_api.serve.listen_sockets import ListenSocket
@@ -52,6 +54,7 @@ class ApiServer(Server):
         drain_s: Seconds that requests in flight may take to finish.
         control: The connection to the supervisor.
         engine: The app's engine client.
+        restarts: What the app's metrics say of restarts.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class ApiServer(Server):
         drain_s: float,
         control: Control,
         engine: ReplicaRouter,
+        restarts: Restarts,
     ):
         super().__init__(config, drain, drain_s)
+        self._restarts = restarts
         self._running, self._control, self._engine = drain, control, engine
         self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when the last one arrived
 
@@ -105,6 +110,9 @@ class ApiServer(Server):
                     self._control.send(Drained(message.replica))
                 case EngineAccepts():
                     self._engine.accept(message.replica)
+                case Restarted():
+                    self._restarts.engines = message.engines
+                    self._restarts.api_servers = message.api_servers
 
 
 LoadModels = Callable[[ApiServerSpec], Registry]
@@ -162,7 +170,8 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         ListenSocket(fileno=number) for number in spec.listen_sockets
     ]
     config = api_server_config(app, spec)
-    ApiServer(config, state.drain, spec.drain_s, control, engine).run(listen_sockets)
+    restarts = state.metrics.restarts
+    ApiServer(config, state.drain, spec.drain_s, control, engine, restarts).run(listen_sockets)
 
 
 def main(load: LoadModels = load_frontends) -> None:

@@ -43,6 +43,7 @@ from izwi_api.services.warming import Warming, read_warm_file
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.telemetry.calls import CallObserver
+from izwi_api.telemetry.device_figures import open_device_figures
 from izwi_api.telemetry.log_lines import CallLog
 from izwi_api.telemetry.metrics_export import open_metrics_export
 from izwi_api.telemetry.tracing import Tracing, open_tracing
@@ -120,13 +121,15 @@ def create_app(
     app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
     metrics = HttpMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
+    if (devices := open_device_figures()) is not None:
+        metrics.registry.register(devices)
     export = open_metrics_export(os.environ, metrics.registry, metrics_folder)
     decoder = _decoder(settings)
     references, images = _references(settings), ImageDecoder(settings.decode_workers)
     voices = VoiceStore(settings.home / "voices")
     aliases, checks = settings.model_aliases, not settings.manage_models
     models = ServedModels(engine, registry, aliases, checks=checks)
-    rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer
+    rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer, metrics.count_turn
     services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
     client_secrets = ClientSecrets(settings.home, time.time)

@@ -129,6 +129,18 @@ class EngineAccepts(msgspec.Struct, tag=True, frozen=True):
     replica: int
 
 
+class Restarted(msgspec.Struct, tag=True, frozen=True):
+    """To API servers: how often processes were started again.
+
+    Attributes:
+        engines: Each engine, in their order.
+        api_servers: All API servers together.
+    """
+
+    engines: tuple[int, ...]
+    api_servers: int
+
+
 class Drained(msgspec.Struct, tag=True, frozen=True):
     """From an API server: `EngineDraining` was carried out."""
 
@@ -170,6 +182,7 @@ Message = (
     | EngineDraining
     | EngineAccepts
     | Drained
+    | Restarted
     | ApiServerGone
     | Ready
     | Alive

@@ -12,7 +12,6 @@ import os
 import selectors
 import socket
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +26,8 @@ _MOST_BYTES = 4096  # of a command
 _MOST_CONNECTIONS = 16
 # Seconds that a command may take: to drain, API servers have 10.
 _PATIENCE_S = 30.0
+# Where sockets are without a folder of the session; `_check_folder` refuses another user's.
+_TEMPORARY = Path("/tmp")
 
 
 class ListReplicas(msgspec.Struct, tag="list", frozen=True):
@@ -207,7 +208,8 @@ class OperatorSocket:
 def socket_path(port: int) -> Path:
     """Return the path of the socket of the server at a port; the same for server and operator."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "izwi" if runtime else Path(tempfile.gettempdir()) / _own_name()
+    # not the folder of TMPDIR, which the two may have set differently
+    folder = Path(runtime) / "izwi" if runtime else _TEMPORARY / _own_name()
     return folder / f"serve-{port}.sock"
 
 

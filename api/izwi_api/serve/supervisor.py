@@ -38,6 +38,7 @@ from izwi_api.serve.control import (
     Failed,
     Message,
     Ready,
+    Restarted,
 )
 from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
 from izwi_api.serve.operator_socket import (
@@ -165,6 +166,7 @@ class Supervisor:
         self._to_restart: list[int] = []  # replicas that an operator wants to be replaced, in turn
         self._api_servers: set[Child] = set()
         self._numbers = count()
+        self._num_replaced = 0  # API servers that were started again
         self._timers: list[_Timer] = []
         self._backoffs: dict[tuple[int | None, int | None], Backoff] = {}
         self._is_leaving = self._has_announced = False
@@ -213,6 +215,8 @@ class Supervisor:
         child = self._start(name, None, self._engine_program, spec)
         child.replica = replica.number
         replica.child, replica.num_starts = child, replica.num_starts + 1
+        if self._num_restarts:
+            self._notify_api_servers(self._restarted())
 
     def _models_of(self, replica: _Replica) -> Mapping[str, Path]:
         serves = self._serve_options.replicas.serves
@@ -317,6 +321,8 @@ class Supervisor:
             for known in self._replicas:
                 if known.is_ready:
                     self._introduce(known, child)
+            if self._num_restarts:
+                child.control.send(self._restarted())
         are_ready = all(known.is_ready for known in self._replicas)
         if not self._has_announced and are_ready and any(one.is_ready for one in self._api_servers):
             logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
@@ -396,7 +402,18 @@ class Supervisor:
         if replica is not None:
             self._start_engine(replica)
         elif child.slot is not None:
+            self._num_replaced += 1
             self._start_api_server(child.slot)
+            self._notify_api_servers(self._restarted())
+
+    def _restarted(self) -> Restarted:
+        engines = tuple(max(0, replica.num_starts - 1) for replica in self._replicas)
+        return Restarted(engines, self._num_replaced)
+
+    @property
+    def _num_restarts(self) -> int:
+        restarted = self._restarted()
+        return sum(restarted.engines) + restarted.api_servers
 
     def _notify_api_servers(self, message: Message) -> None:
         for api_server in self._api_servers:

@@ -1,9 +1,18 @@
-"""What the metrics show of one spoken answer of a live session."""
+"""What the metrics show of a live session: its turns, and each spoken answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class TurnEvent(StrEnum):
+    """What is counted of a user's speech."""
+
+    ENDED = "ended"  # a turn
+    CONFIRMED = "confirmed"  # it interrupted an answer
+    REFUTED = "refuted"  # an answer paused for it, and went on
 
 
 @dataclass(frozen=True, slots=True)

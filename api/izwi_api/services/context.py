@@ -12,7 +12,7 @@ from izwi.engine_client.protocol import Answer, EngineClient
 from izwi.errors import EngineStopped, IzwiError
 from izwi.model.frontend import AudioEntries
 from izwi.request.request import Chunk, Reason
-from izwi_api.services.answer_figures import AnswerFigures
+from izwi_api.services.answer_figures import AnswerFigures, TurnEvent
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.services.images import ImageDecoder
 from izwi_api.services.models.served import ServedModels
@@ -40,6 +40,7 @@ class Services:
         completions: Stored chat completions of the last hour.
         count_prepared: Counts an answer of a live session that was prepared before its turn ended,
             and whether it was given.
+        count_turn: Counts the turns and interruptions of live sessions.
         report_answer: Takes the figures of each spoken answer of a live session.
         pace: The pace at which spoken answers are made.
         uploads: The files that are read and decoded, and those that wait for it.
@@ -57,6 +58,7 @@ class Services:
     completions: StoredCompletions = field(default_factory=StoredCompletions)
     count_prepared: Callable[[bool], None] = lambda _: None
     report_answer: Callable[[AnswerFigures], None] = lambda _: None
+    count_turn: Callable[[TurnEvent], None] = lambda _: None
     pace: ProductionPace = field(default_factory=ProductionPace)
     uploads: Uploads = field(default_factory=Uploads)
     images: ImageDecoder = field(default_factory=ImageDecoder)

@@ -87,6 +87,8 @@ class Call:
         status: The response's status; 499 if the caller left before it.
         ended_s: When it ended.
         turn: What is known of an answer of a live session; None for other calls.
+        key: What metrics call the caller's API key (`ApiKey.label`); empty without one.
+        conversation_id: Of the conversation that it continues or begins; None if it has no id.
     """
 
     observer: CallObserver
@@ -99,6 +101,8 @@ class Call:
     status: int = 499
     ended_s: float = 0.0
     turn: Turn | None = None
+    key: str = ""
+    conversation_id: str | None = None
 
     def watch(
         self, requests: Sequence[Request], answers: Iterable[Answer], frontend: Frontend
@@ -114,15 +118,19 @@ class Call:
         at_s, purpose = clock(), frontend.capabilities[0]
         watched = []
         for request, answer in zip(requests, answers, strict=True):
-            noted = EngineRequest(wish_of(request, purpose), at_s)
+            noted = EngineRequest(wish_of(request, purpose), at_s, self.key)
             self.requests.append(noted)
             watched.append(ObservedAnswer(answer, noted, rate, clock, self.observer.request_ended))
         return Answers(watched)
 
+    def note_heard(self, model: str, seconds: float) -> None:
+        """Note audio that a model hears while it arrives; other requests say how much they have."""
+        self.observer.audio_heard(self.key, model, seconds)
+
     def answer(self) -> Call:
         """Return a call for one answer of this live session."""
         call = self.observer.open_call(self.correlation.call_id, self.parent)
-        call.method, call.route = self.method, LIVE_ROUTE
+        call.method, call.route, call.key = self.method, LIVE_ROUTE, self.key
         return call
 
     def take_requests(self, operation: Operation) -> list[EngineRequest]:
@@ -207,6 +215,10 @@ class CallSink(Protocol):
         """Take a request to the engine."""
         ...
 
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Take audio that a model hears while it arrives, of a caller's key."""
+        ...
+
     def call_ended(self, call: Call) -> None:
         """Take a call with all its requests."""
         ...
@@ -247,6 +259,11 @@ class CallObserver:
         """Report a request to the engine that has ended."""
         for sink in self._sinks:
             sink.request_ended(request)
+
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Report audio that a model hears."""
+        for sink in self._sinks:
+            sink.audio_heard(key, model, seconds)
 
     def call_ended(self, call: Call) -> None:
         """Report a call that has ended."""

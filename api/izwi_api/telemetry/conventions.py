@@ -1,4 +1,4 @@
-"""Names of OpenTelemetry's conventions for generative AI, and our own where it has none.
+"""Names of OpenTelemetry's conventions for generative AI and hardware, and our own.
 
 The conventions are in development. Operations and attributes of speech are those of the drafts for
 voice and realtime; names of ours begin with `izwi.`.
@@ -63,3 +63,11 @@ EVENT_SECONDS = "izwi.seconds"
 REQUEST_DURATION = "gen_ai.server.request.duration"
 TIME_TO_FIRST_TOKEN = "gen_ai.server.time_to_first_token"
 TIME_PER_OUTPUT_TOKEN = "gen_ai.server.time_per_output_token"
+
+# metrics of hardware
+GPU_UTILIZATION = "hw.gpu.utilization"
+GPU_MEMORY_USAGE = "hw.gpu.memory.usage"
+GPU_MEMORY_LIMIT = "hw.gpu.memory.limit"
+HARDWARE_POWER = "hw.power"
+HARDWARE_ID = "hw.id"
+HARDWARE_NAME = "hw.name"

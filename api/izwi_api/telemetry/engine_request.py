@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from izwi.errors import IzwiError
 from izwi.inputs.chat import ChatInput
-from izwi.inputs.conversation import ConversationInput
+from izwi.inputs.conversation import ConversationInput, size_of
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model.capability import Capability
 from izwi.request.request import Chunk, Reason, Request, SamplingParams
@@ -29,6 +29,9 @@ _OPERATIONS_OF_MODELS = {
     Capability.CONVERSE: Operation.CHAT,
 }
 
+# Sample rate of audio that models hear.
+_HEARD_RATE = 16_000
+
 
 class Phase(NamedTuple):
     """A stretch of a request's time, on the clock of the API server."""
@@ -44,7 +47,7 @@ class Phase(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a request asked for, without its content."""
+    """What a request asked for, without its content; `heard_s`: seconds of audio in it."""
 
     model: str
     operation: Operation
@@ -55,6 +58,7 @@ class Wish(NamedTuple):
     voice: str | None
     language: str | None
     is_streamed: bool
+    heard_s: float
 
 
 def wish_of(request: Request, capability: Capability) -> Wish:
@@ -75,7 +79,17 @@ def wish_of(request: Request, capability: Capability) -> Wish:
         voice=voice if isinstance(voice, str) else None,
         language=getattr(ask, "language", None),
         is_streamed=request.streams,
+        heard_s=_heard_s(ask),
     )
+
+
+def _heard_s(ask: object) -> float:
+    """Return the seconds of audio that a model hears."""
+    if isinstance(ask, TranscriptionInput | AlignmentInput):
+        return len(ask.samples) / _HEARD_RATE
+    if isinstance(ask, ConversationInput):
+        return size_of(ask)[1] / _HEARD_RATE
+    return 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +99,7 @@ class EngineRequest:
     All times are on the API server's clock.
 
     Attributes:
+        key: See `Call.key`.
         first_s: When the first output arrived.
         first_audio_s: When the first audio arrived.
         last_audio_s: When the latest audio arrived.
@@ -100,6 +115,7 @@ class EngineRequest:
 
     wish: Wish
     submitted_s: float
+    key: str = ""
     first_s: float | None = None
     first_audio_s: float | None = None
     last_audio_s: float = 0.0

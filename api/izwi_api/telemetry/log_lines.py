@@ -80,6 +80,9 @@ class CallLog:
     def request_ended(self, request: EngineRequest) -> None:
         """Do nothing: the line of the call has it."""
 
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Do nothing: it is counted only."""
+
     def call_ended(self, call: Call) -> None:
         """Log the call."""
         is_shown = call.requests and call.operation is not None

@@ -1,7 +1,8 @@
 """Metrics of calls for Prometheus: OpenTelemetry's names for generative AI, and those of audio.
 
 Dots of OpenTelemetry's names become underscores, and the unit is appended. Labels are operations,
-served models, codes of errors, and thresholds, so that callers cannot invent values.
+served models, codes of errors, thresholds, and a limited number of keys, so that callers cannot
+invent values.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _AUDIO_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 180.0, 600.0)
 _CHUNK_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 # Underruns up to which a stream counts as continuous, in milliseconds.
 _THRESHOLDS_MS = (0, 20, 100, 200)
+
+# Keys that have series of their own; all others count as one.
+_MAX_KEYS = 100
+_OTHER_KEYS = "other"
 
 _MODEL = ["gen_ai_request_model"]
 _OPERATION = ["gen_ai_operation_name", *_MODEL]
@@ -138,6 +143,23 @@ class CallMetrics:
             [*_OPERATION, "kind"],
         )
 
+        self.moved = self._counter(
+            "izwi_requests_moved",
+            "Requests that another engine resumed, after a move to another replica or a restart.",
+            _MODEL,
+        )
+        self.key_tokens = self._counter(
+            "izwi_key_tokens",
+            "Positions of prompts (input), and tokens and frames (output), by API key.",
+            [*_MODEL, "key", "kind"],
+        )
+        self.key_audio_s = self._counter(
+            "izwi_key_audio_seconds",
+            "Seconds of audio that models heard and spoke, by API key.",
+            [*_MODEL, "key", "kind"],
+        )
+        self._keys: set[str] = set()
+
     def request_ended(self, request: EngineRequest) -> None:
         """Count a request to the engine."""
         wish, timing = request.wish, request.timing
@@ -150,8 +172,28 @@ class CallMetrics:
             self.tokens.labels(*labels, "cached").inc(timing.num_cached)
             if timing.first_entry_s is not None:
                 self.prefill_s.labels(*labels).observe(timing.first_entry_s - timing.admitted_s)
+        if timing is not None and timing.is_resumed:
+            self.moved.labels(wish.model).inc()
         if request.audio_s and request.ended_s is not None:
             self._count_audio(request, request.ended_s)
+        key = self._known_key(request.key)
+        self.key_tokens.labels(wish.model, key, "input").inc(wish.num_prompt)
+        self.key_tokens.labels(wish.model, key, "output").inc(request.num_entries)
+        if request.audio_s:
+            self.key_audio_s.labels(wish.model, key, "spoken").inc(request.audio_s)
+        if wish.heard_s:
+            self.audio_heard(request.key, wish.model, wish.heard_s)
+
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Count audio that a model hears."""
+        self.key_audio_s.labels(model, self._known_key(key), "heard").inc(seconds)
+
+    def _known_key(self, key: str) -> str:
+        if key not in self._keys:
+            if len(self._keys) >= _MAX_KEYS:
+                return _OTHER_KEYS
+            self._keys.add(key)
+        return key
 
     def call_ended(self, call: Call) -> None:
         """Count a call that used a model."""

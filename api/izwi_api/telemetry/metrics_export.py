@@ -39,12 +39,23 @@ _LAST_EXPORT_S = 2.0
 _CONVENTIONS = {
     f"{name.replace('.', '_')}_seconds": name
     for name in (names.REQUEST_DURATION, names.TIME_TO_FIRST_TOKEN, names.TIME_PER_OUTPUT_TOKEN)
+} | {
+    f"{name.replace('.', '_')}_{unit}": name
+    for name, unit in (
+        (names.GPU_UTILIZATION, "ratio"),
+        (names.GPU_MEMORY_USAGE, "bytes"),
+        (names.GPU_MEMORY_LIMIT, "bytes"),
+        (names.HARDWARE_POWER, "watts"),
+    )
 }
 _ATTRIBUTES = {
     name.replace(".", "_"): name
-    for name in (names.OPERATION_NAME, names.REQUEST_MODEL, names.ERROR_TYPE)
+    for name in (
+        *(names.OPERATION_NAME, names.REQUEST_MODEL, names.ERROR_TYPE),
+        *(names.HARDWARE_ID, names.HARDWARE_NAME),
+    )
 }
-_UNITS = {"_seconds": "s", "_bytes": "By"}
+_UNITS = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_watts": "W"}
 Labels = tuple[tuple[str, str], ...]
 
 

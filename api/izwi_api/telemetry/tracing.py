@@ -75,6 +75,9 @@ class Tracing:
     def request_ended(self, request: EngineRequest) -> None:
         """Do nothing: the trace of the call has it."""
 
+    def audio_heard(self, key: str, model: str, seconds: float) -> None:
+        """Do nothing: it is counted only."""
+
     def call_ended(self, call: Call) -> None:
         """Make the spans of a call; calls that use no model have none."""
         if call.operation is None:
@@ -248,6 +251,8 @@ def _call_attributes(call: Call) -> Attributes:
     if call.first_s is not None:
         attributes[names.RESPONSE_TIME_TO_FIRST_CHUNK] = call.first_s - call.started_s
     turn = call.turn
+    if call.conversation_id is not None:
+        attributes[names.CONVERSATION_ID] = call.conversation_id
     if turn is None:
         return attributes | {names.HTTP_STATUS: call.status}
     return attributes | {

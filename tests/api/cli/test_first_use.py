@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import re
 import sys
 from importlib.metadata import version
@@ -17,6 +19,7 @@ from izwi_api.cli import audio_out
 from izwi_api.cli.target import choose_target
 from izwi_api.console import explain
 from izwi_api.serve.announcement import announce, page_url
+from izwi_api.telemetry.log_lines import JsonLines
 from izwi_api.usage.keys import KeyRing
 
 VERBS = (
@@ -220,6 +223,20 @@ def test_the_address_of_the_page(capsys, url, page):
     assert page_url(url) == page
     announce(url)
     assert f"Page: {page} " in capsys.readouterr().err
+
+
+def test_where_logs_are_json_the_address_is_a_line_of_json(capsys, monkeypatch):
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonLines())
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
+    logging.getLogger().manager._clear_cache()
+    announce("http://0.0.0.0:81")
+    line = json.loads(lines.getvalue())
+    assert line["message"] == "izwi is ready"
+    assert (line["page"], line["api"]) == ("http://127.0.0.1:81", "http://127.0.0.1:81/v1")
+    assert not capsys.readouterr().err
 
 
 def test_words_need_no_aligner_to_be_named(cli):

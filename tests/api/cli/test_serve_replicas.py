@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi_api.cli.serve import check_replicas, parse_devices, parse_places
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.operator_socket import socket_path
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.settings import Settings
 
@@ -17,9 +19,9 @@ from izwi_api.settings import Settings
 @pytest.mark.parametrize(
     ("num_replicas", "devices", "parsed"),
     [
-        (0, "", ()),
-        (1, "", ()),
-        (2, "", ("cpu", "cpu")),
+        (0, None, ()),
+        (1, None, ()),
+        (2, None, ("cpu", "cpu")),
         (0, "cuda:0, cuda:1", ("cuda:0", "cuda:1")),
         (2, "cuda:1,cuda:1", ("cuda:1", "cuda:1")),
         (1, "cuda:3", ("cuda:3",)),
@@ -31,7 +33,11 @@ def test_devices_of_engines(num_replicas, devices, parsed):
 
 @pytest.mark.parametrize(
     ("num_replicas", "devices", "said"),
-    [(3, "cuda:0,cuda:1", "contradict each other"), (0, "cuda:0,,cuda:1", "empty name")],
+    [
+        (3, "cuda:0,cuda:1", "contradict each other"),
+        (0, "cuda:0,,cuda:1", "empty name"),
+        (0, "", "empty name"),
+    ],
 )
 def test_devices_that_contradict_are_refused(num_replicas, devices, said):
     with pytest.raises(InvalidRequest, match=said):
@@ -41,8 +47,8 @@ def test_devices_that_contradict_are_refused(num_replicas, devices, said):
 @pytest.mark.parametrize(
     ("num_replicas", "devices", "ranks"),
     [
-        (0, "", [("auto", "auto")]),
-        (2, "", [("auto", "auto"), ("auto", "auto")]),
+        (0, None, [("auto", "auto")]),
+        (2, None, [("auto", "auto"), ("auto", "auto")]),
         (0, "cuda:0,cuda:1", [("cuda:0", "cuda:1")]),
         (0, "cuda:0,cuda:1,cuda:2,cuda:3", [("cuda:0", "cuda:1"), ("cuda:2", "cuda:3")]),
         (2, "cuda:0,cuda:2,cuda:1,cuda:3", [("cuda:0", "cuda:2"), ("cuda:1", "cuda:3")]),
@@ -113,3 +119,18 @@ def test_places_name_models_and_replicas_that_exist_and_leave_none_empty():
         placed.check_models(["tts"])
     with pytest.raises(InvalidRequest, match="leaves replica 1 no model"):
         placed.check_models(["asr"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--log-level", "nonsense"), ("--router", "foo"), ("--devices", "")]
+)
+def test_a_wrong_value_is_reported_with_the_option_that_has_it(cli, option, value):
+    assert option in cli("serve", option, value, code=2).output
+
+
+def test_the_socket_of_operators_is_in_one_place_whatever_tmpdir_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    before = socket_path(8000)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # read again
+    assert socket_path(8000) == before

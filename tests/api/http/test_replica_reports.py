@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from izwi.engine_client.protocol import ReplicaReport, ReplicaStatus
-from izwi.metrics import FIGURES
+from izwi.metrics import LOAD_KEYS
 from izwi_api.serve.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech
@@ -17,7 +17,7 @@ class TwoEngines(FakeEngine):
     """One engine that gets requests, one that is down."""
 
     replicas = (
-        ReplicaReport(0, ReplicaStatus.READY, {"tts": dict.fromkeys(FIGURES, 3.0)}),
+        ReplicaReport(0, ReplicaStatus.READY, {"tts": dict.fromkeys(LOAD_KEYS, 3.0)}),
         ReplicaReport(1, ReplicaStatus.DOWN, {}),
     )
 
@@ -26,9 +26,9 @@ class BrokenEngine(FakeEngine):
     """A model keeps failing on the second of two engines."""
 
     replicas = (
-        ReplicaReport(0, ReplicaStatus.READY, {"tts": dict.fromkeys(FIGURES, 3.0)}),
+        ReplicaReport(0, ReplicaStatus.READY, {"tts": dict.fromkeys(LOAD_KEYS, 3.0)}),
         ReplicaReport(
-            1, ReplicaStatus.READY, {"tts": dict.fromkeys(FIGURES, 3.0)}, {"tts": "open"}
+            1, ReplicaStatus.READY, {"tts": dict.fromkeys(LOAD_KEYS, 3.0)}, {"tts": "open"}
         ),
     )
 
@@ -62,7 +62,8 @@ def test_metrics_have_the_number_of_the_engine(ask):
     assert 'izwi_replica{replica="1",status="down"} 1.0' in lines
     alone = ask(FakeEngine(), "/metrics").text
     assert 'izwi_engine_running{model="tts"} 7.0' in alone.splitlines()
-    assert "replica" not in alone
+    named = [line for line in alone.splitlines() if 'replica="' in line]
+    assert [line.partition("{")[0] for line in named] == ["izwi_restarts_total"] * 2
 
 
 def test_models_have_the_memory_of_each_engine(ask):

@@ -13,7 +13,7 @@ from izwi.errors import InvalidRequest
 from izwi.inputs.chat import NO_PARAMETERS, ChatMessage, Role
 from izwi_api.serve.app import create_app
 from izwi_api.services.store.items import KEPT_S, StoredItems
-from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.store.responses import StoredConversation, StoredResponses
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening, wait_for
 
@@ -267,14 +267,14 @@ def test_failures(world, sdk, stream):
 async def test_responses_are_kept_for_an_hour_in_bounded_memory():
     now = [0.0]
     kept = StoredResponses(StoredItems(max_bytes=1000, clock=lambda: now[0]))
-    message = (ChatMessage(Role.USER, "x" * 300),)
+    said = StoredConversation("conv_1", (ChatMessage(Role.USER, "x" * 300),))
     for name in "abcd":
-        await kept.store_response("", name, message)
+        await kept.store_response("", name, said)
         now[0] += 1
-    assert await kept.messages("", "c") == await kept.messages("", "d") == message
+    assert await kept.conversation("", "c") == await kept.conversation("", "d") == said
     with pytest.raises(InvalidRequest):  # there was no room
-        await kept.messages("", "a")
+        await kept.conversation("", "a")
     now[0] = KEPT_S + 2.5
-    assert await kept.messages("", "d") == message
+    assert await kept.conversation("", "d") == said
     with pytest.raises(InvalidRequest):
-        await kept.messages("", "c")
+        await kept.conversation("", "c")

@@ -10,13 +10,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from izwi.errors import Overloaded
+from izwi.inputs.speech import TranscriptionInput
 from izwi.request.request import Chunk, Reason, Request
 from izwi.request.timing import Timing
 from izwi_api.serve.app import create_app
-from izwi_api.settings import Settings
+from izwi_api.settings import Access, Settings
 from izwi_api.telemetry.calls import CallObserver
 from izwi_api.telemetry.engine_request import EngineRequest, wish_of
 from izwi_api.telemetry.metrics import CallMetrics
+from izwi_api.usage.keys import add_key, digest_of
+from izwi_api.usage.limits import KeyLimits
 from tests.api.conftest import FakeChat, FakeEngine, FakePrompt, FakeRegistry, FakeSpeech
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -160,3 +163,60 @@ def test_a_refused_request_counts_with_its_error_and_without_times():
     assert read(name, of | {"error_type": Overloaded.code}) == 1
     assert read("gen_ai_server_time_to_first_token_seconds_count", of) is None
     assert read("izwi_request_queue_seconds_count", of) is None
+
+
+def heard_by(key, number=0):
+    """A transcription of two seconds that a caller with a key asked for."""
+    ask = TranscriptionInput(np.zeros(32_000, np.float32))
+    request = Request(f"r-{number}", "asr", FakePrompt("listen", num_positions=7), ask=ask)
+    noted = EngineRequest(wish_of(request, FakeSpeech.capabilities[0]), 0.0, key)
+    noted.add_chunk(Chunk("a", np.zeros((4, 1), np.int64), reason=Reason.STOP), None, 0.1)
+    return noted
+
+
+def test_tokens_and_audio_are_counted_for_each_model_and_key():
+    spoken = ended((1.0, 0.5), (1.4, 0.5))
+    spoken.key = "0a1b2c3d"
+    read = counted(spoken, heard_by("0a1b2c3d"), heard_by("0a1b2c3d"), heard_by(""))
+    of = {"gen_ai_request_model": "asr", "key": "0a1b2c3d"}
+    assert read("izwi_key_audio_seconds_total", of | {"kind": "heard"}) == 4.0
+    assert read("izwi_key_tokens_total", of | {"kind": "input"}) == 14
+    assert read("izwi_key_tokens_total", of | {"kind": "output"}) == 8
+    assert read("izwi_key_audio_seconds_total", of | {"key": "", "kind": "heard"}) == 2.0
+    of["gen_ai_request_model"] = "tts"
+    assert read("izwi_key_audio_seconds_total", of | {"kind": "spoken"}) == 1.0
+    assert read("izwi_key_tokens_total", of | {"kind": "output"}) == 2
+
+
+def test_keys_beyond_a_number_count_as_one():
+    read = counted(*(heard_by(f"{number:08x}", number) for number in range(103)), heard_by("0" * 8))
+    of = {"gen_ai_request_model": "asr", "kind": "heard"}
+    assert read("izwi_key_audio_seconds_total", of | {"key": "other"}) == 3 * 2.0
+    assert read("izwi_key_audio_seconds_total", of | {"key": f"{99:08x}"}) == 2.0
+    assert read("izwi_key_audio_seconds_total", of | {"key": f"{100:08x}"}) is None
+    assert read("izwi_key_audio_seconds_total", of | {"key": "0" * 8}) == 4.0
+
+
+def test_a_request_that_another_engine_resumed_counts_as_moved():
+    request = ended((1.0, 0.5))
+    request.timing.is_resumed = True
+    read = counted(request, ended((1.0, 0.5)))
+    assert read("izwi_requests_moved_total", {"gen_ai_request_model": "tts"}) == 1
+
+
+async def test_the_label_of_a_key_is_the_beginning_of_its_digest_and_not_its_name(tmp_path):
+    keys = tmp_path / "keys.toml"
+    secret = add_key(keys, "acme", KeyLimits())
+    access = Access(api_keys_file=keys)
+    registry = FakeRegistry(tts=FakeSpeech())
+    app = create_app(FakeEngine(alive=True), registry, Settings(home=tmp_path, access=access))
+    transport = httpx.ASGITransport(app)
+    headers = {"authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=headers
+    ) as http:
+        assert (await http.post("/v1/audio/speech", json=speech())).status_code == 200
+        text = (await http.get("/metrics")).text
+    of = {"gen_ai_request_model": "tts", "key": digest_of(secret).hex()[:8], "kind": "output"}
+    assert value(samples(text), "izwi_key_tokens_total", **of) == len(speech()["input"])
+    assert "acme" not in text

@@ -12,10 +12,15 @@ import pytest
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
+from izwi.model.capability import Capability
+from izwi.request.request import Chunk, Reason, Request
+from izwi.request.timing import TimedEvent, Timing
 from izwi_api.serve.app import create_app
+from izwi_api.services.answer_figures import TurnEvent
 from izwi_api.settings import Settings
 from izwi_api.telemetry import conventions
 from izwi_api.telemetry.calls import CallObserver, current_call
+from izwi_api.telemetry.engine_request import EngineRequest, wish_of
 from tests.realtime.virtual import STEP_S, SteppedEngine, run_virtually
 from tests.realtime.world import TTS, World, recorded
 
@@ -211,13 +216,16 @@ def test_refused_call_has_a_span_with_its_error_and_no_phases(world):
 
 
 def test_names_are_those_of_the_conventions_package():
-    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
-    from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, hw_attributes
+    from opentelemetry.semconv._incubating.metrics import gen_ai_metrics, hw_metrics
     from opentelemetry.semconv.attributes import error_attributes, http_attributes
 
     known = {
         value
-        for module in (gen_ai_attributes, gen_ai_metrics, error_attributes, http_attributes)
+        for module in (
+            *(gen_ai_attributes, gen_ai_metrics, hw_attributes, hw_metrics),
+            *(error_attributes, http_attributes),
+        )
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
@@ -233,6 +241,62 @@ def test_names_are_those_of_the_conventions_package():
     own = {name for name in ours if name.startswith("izwi")}
     assert ours - own - drafts <= known
     assert not drafts & known, "the convention has it now: take it out of this list"
+
+
+def test_stored_responses_of_one_conversation_share_its_id(world):
+    async def respond(http, **more):
+        answer = await http.post("/v1/responses", json={"model": "chat", "input": "Hello."} | more)
+        assert answer.status_code == 200, answer.text
+        ids.append(answer.json()["id"])
+        return answer
+
+    ids = []
+    world.answer = "It leaves at seven."
+    traced, _ = ask(
+        world,
+        respond,
+        lambda http: respond(http, previous_response_id=ids[0]),
+        lambda http: respond(http, previous_response_id=ids[0], store=False),
+        respond,
+        lambda http: respond(http, store=False),
+    )
+    known = [root.attributes.get("gen_ai.conversation.id") for root in traced.roots]
+    assert known[0] == known[1] == known[2]
+    assert known[0].startswith("conv_")
+    assert known[3].startswith("conv_")
+    assert known[3] != known[0]
+    assert known[4] is None, "nothing can continue it"
+
+
+def test_what_happened_between_phases_is_an_event_at_its_time():
+    traced = Traced()
+    call = CallObserver((traced.open(),), traces=True, clock=lambda: 30.0).open_call("call-1")
+    call.started_s, call.route, call.status = 10.0, "/v1/audio/speech", 200
+    request = EngineRequest(
+        wish_of(Request("a", TTS, SimpleNamespace(num_positions=5)), Capability.SPEAK), 11.0
+    )
+    timing = Timing(0.1, 0.2, 0.3, 9.0, 9.5, is_resumed=True)
+    happened = [
+        (TimedEvent.PAUSED, 2.0, 0.0),
+        (TimedEvent.RESUMED, 3.0, 0.0),
+        (TimedEvent.PREEMPTED, 4.0, 0.0),
+        (TimedEvent.UNDERRUN, 5.0, 0.25),
+    ]
+    for event in happened:
+        timing.note(*event)
+    chunk = Chunk("a", np.zeros((1, 4), np.int64), np.zeros(100, np.float32), timing=timing)
+    request.add_chunk(chunk, 1000, 12.0)
+    request.end(20.5, Reason.STOP)
+    call.requests.append(request)
+    call.end()
+    (root,) = traced.roots
+    times = {one.name: (one.timestamp - root.start_time) / 1e9 for one in root.events}
+    moved_s = times.pop("moved")
+    assert moved_s > 0
+    expected = {"paused": 3, "resumed": 4, "preempted": 5, "underrun": 6, "first_audio": 2}
+    assert times == pytest.approx(expected)
+    (underrun,) = [one for one in root.events if one.name == "underrun"]
+    assert underrun.attributes["izwi.seconds"] == 0.25
 
 
 LIVE = {
@@ -279,7 +343,7 @@ def turn(world):
 
 
 def test_live_turn_shows_hearing_thinking_and_speaking(turn):
-    traced, times, _phone = turn
+    traced, times, phone = turn
     (root,) = traced.roots  # a span for each answer, none for the session
     assert root.name.startswith("realtime_inference")
     assert f"{root.context.trace_id:032x}" == TRACE
@@ -288,6 +352,7 @@ def test_live_turn_shows_hearing_thinking_and_speaking(turn):
     for before, after in itertools.pairwise(parts):
         assert before.end_time == after.start_time
     hearing, thinking, speaking = parts
+    assert phone.turns == [TurnEvent.ENDED]
     (spoken,) = [event for event in speaking.events if event.name == "first_audio"]
     first_s = (spoken.timestamp - speaking.start_time) / 1e9
     waited_s = seconds(hearing) + seconds(thinking) + first_s

@@ -143,6 +143,11 @@ class ServedModel(Generic[FrontendT_co]):
         note_model(self.name)
         return answers if call is None else call.watch(requests, answers, self.frontend)
 
+    def note_heard(self, seconds: float) -> None:
+        """Note audio that it hears while it arrives, for metrics."""
+        if (call := current_call.get()) is not None:
+            call.note_heard(self.name, seconds)
+
     def _addressed(self, request: Request) -> Request:
         """Return a request that says who asks, in which call, and how urgently."""
         caller, call = current_caller.get(), current_call.get()

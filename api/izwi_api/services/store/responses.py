@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from izwi.errors import InvalidRequest
@@ -10,7 +12,16 @@ from izwi_api.services.store.items import Item, StoredItems
 
 _KIND = "response"
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(tuple[ChatMessage, ...])
+
+
+class StoredConversation(NamedTuple):
+    """A conversation up to a response, and the id that all its responses share."""
+
+    conversation_id: str
+    messages: tuple[ChatMessage, ...]
+
+
+_DECODER = msgspec.msgpack.Decoder(StoredConversation)
 
 
 class StoredResponses:
@@ -24,19 +35,19 @@ class StoredResponses:
         self._items = StoredItems() if items is None else items
 
     async def store_response(
-        self, owner: str, response_id: str, messages: tuple[ChatMessage, ...]
+        self, owner: str, response_id: str, conversation: StoredConversation
     ) -> None:
         """Store a conversation that ends with a response.
 
         Args:
             owner: Name of the caller's API key, or empty.
             response_id: A new id.
-            messages: All messages, including the response.
+            conversation: With all messages, including the response.
         """
-        item = Item(owner, "", _ENCODER.encode(messages))
+        item = Item(owner, "", _ENCODER.encode(conversation))
         await self._items.put(_KIND, response_id, item)
 
-    async def messages(self, owner: str, response_id: str) -> tuple[ChatMessage, ...]:
+    async def conversation(self, owner: str, response_id: str) -> StoredConversation:
         """Return the conversation up to a response.
 
         Raises:

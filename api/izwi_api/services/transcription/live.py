@@ -280,6 +280,7 @@ class LiveTranscription(AsyncIterator[Event]):
             piece = self._waiting.popleft()
             self._num_waiting -= len(piece)
             self._stream.write(piece)
+            self._model.note_heard(seconds(len(piece)))
         self._has_room.set()
 
     def _publish(self, event: Event) -> None:

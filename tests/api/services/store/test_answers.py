@@ -12,7 +12,7 @@ from izwi.inputs.chat import ChatMessage, Role
 from izwi.inputs.conversation import AnswerContent
 from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.items import Item, Range, StoredItems
-from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.store.responses import StoredConversation, StoredResponses
 
 ANSWER = AnswerContent(((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,)))
 
@@ -135,11 +135,12 @@ async def test_stored_answers_are_shared_between_processes(clock, tmp_path):
     first, second = (StoredItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
     name, expires_at = await StoredAnswers(first).store_answer("anna", "s2s", ANSWER)
     assert await StoredAnswers(second).find("anna", "s2s", name) == ANSWER
-    said = (ChatMessage(Role.USER, "Hé"), ChatMessage(Role.ASSISTANT, "Yes."))
+    messages = ChatMessage(Role.USER, "Hé"), ChatMessage(Role.ASSISTANT, "Yes.")
+    said = StoredConversation("conv_1", messages)
     await StoredResponses(second).store_response("", "resp_1", said)
-    assert await StoredResponses(first).messages("", "resp_1") == said
+    assert await StoredResponses(first).conversation("", "resp_1") == said
     with pytest.raises(InvalidRequest):
-        await StoredResponses(first).messages("ben", "resp_1")
+        await StoredResponses(first).conversation("ben", "resp_1")
     assert stat.S_IMODE((tmp_path / "kept.sqlite3").stat().st_mode) == 0o600
     clock.now = expires_at
     with pytest.raises(InvalidRequest):
