@@ -233,7 +233,7 @@ def test_the_last_engine_that_accepts_is_not_drained(monkeypatch):
     assert [report.error for _, report in world.reports] == [
         "",
         "replica 0 cannot be drained: no other one accepts requests for all of its models",
-        "there is no replica 2; they are 0 to 1",
+        "there is no replica 2; there are 0, 1",
     ]
     assert world.statuses() == ["ready", "drained"]
 

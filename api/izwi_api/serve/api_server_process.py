@@ -19,6 +19,7 @@ from izwi_api.http.app_state import AppState
 from izwi_api.http.drain import Drain
 from izwi_api.http.server import Server, server_config
 from izwi_api.serve.app import create_app
+from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     ApiServerSpec,
     Control,
@@ -27,7 +28,10 @@ from izwi_api.serve.control import (
     EngineDraining,
     EngineGone,
     EngineUp,
+    ForgetModel,
+    ModelChanged,
     Ready,
+    ServeModel,
     child_process,
 )
 from izwi_api.serve.listen_sockets import ListenSocket
@@ -52,6 +56,7 @@ class ApiServer(Server):
         drain_s: Seconds that requests in flight may take to finish.
         control: The connection to the supervisor.
         engine: The app's engine client.
+        models: Follows models that come and go.
     """
 
     def __init__(
@@ -61,8 +66,10 @@ class ApiServer(Server):
         drain_s: float,
         control: Control,
         engine: ReplicaRouter,
+        models: ChangingModels,
     ):
         super().__init__(config, drain, drain_s)
+        self._models = models
         self._running, self._control, self._engine = drain, control, engine
         self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when the last one arrived
 
@@ -97,7 +104,10 @@ class ApiServer(Server):
                 case EngineUp():
                     self._engine.connect(message.replica, message.address)
                 case EngineGone():
-                    self._engine.disconnect(message.replica)
+                    if message.for_good:
+                        self._engine.vacate(message.replica)
+                    else:
+                        self._engine.disconnect(message.replica)
                     if self._running.is_begun:  # a draining server gets no other engine
                         self._engine.give_up()
                 case EngineDraining():
@@ -105,6 +115,10 @@ class ApiServer(Server):
                     self._control.send(Drained(message.replica))
                 case EngineAccepts():
                     self._engine.accept(message.replica)
+                case ServeModel() | ForgetModel():
+                    self._models.follow(message)
+                case ModelChanged():
+                    self._models.changed(message)
 
 
 LoadModels = Callable[[ApiServerSpec], Registry]
@@ -132,16 +146,17 @@ def api_server_config(app: ASGIApp, spec: ApiServerSpec) -> uvicorn.Config:
 def _engine_client(spec: ApiServerSpec) -> ReplicaRouter:
     """Return a client of all engines; none is connected yet."""
     options, codec = spec.replicas, RequestCodec()
-    engines = [
-        RemoteEngine(
+
+    def make_engine(replica: int) -> RemoteEngine:
+        return RemoteEngine(
             *(spec.name, spec.folder, codec),
             sends_asks=spec.sends_asks,
             patience_s=spec.settings.resume_within_s,
             replica=replica,
         )
-        for replica in range(options.count)
-    ]
-    return ReplicaRouter(engines, options.router, options.min_ready)
+
+    engines = [make_engine(replica) for replica in range(options.count)]
+    return ReplicaRouter(engines, options.router, options.min_ready, make_engine)
 
 
 def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
@@ -152,17 +167,21 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         OSError: A file that the settings name cannot be used.
     """
     engine = _engine_client(spec)
+    models = ChangingModels(control, registry, engine)
+    if spec.settings.manage_models:
+        engine.changes = models
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     omit_queries()
     state: AppState = app.state.izwi
     state.services.decoder.start()
     start_ahead(registry)
-    settle()
+    if not spec.settings.manage_models:  # unloaded models may leave cycles behind
+        settle()
     listen_sockets: list[socket.socket] = [
         ListenSocket(fileno=number) for number in spec.listen_sockets
     ]
     config = api_server_config(app, spec)
-    ApiServer(config, state.drain, spec.drain_s, control, engine).run(listen_sockets)
+    ApiServer(config, state.drain, spec.drain_s, control, engine, models).run(listen_sockets)
 
 
 def main(load: LoadModels = load_frontends) -> None:
