@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import Observer, SteppingThread
@@ -105,13 +106,17 @@ class AsyncEngine:
         """Turn backpressure on or off for a request."""
         self._thread.set_backpressure(request_id, backpressured)
 
-    async def add(self, name: str, model: Model) -> None:
+    async def add(self, name: str, model: Model | None, folder: Path) -> None:
         """Serve another model from the next step on; see `Engine.add`.
 
         Raises:
-            InvalidRequest: The name is taken, or no share of the memory is left.
+            InvalidRequest: The name is taken, no share of the memory is left, or this process
+                loads no models.
             EngineStopped: The engine is not running.
         """
+        del folder
+        if model is None:
+            raise InvalidRequest("this process loads no models", param="model")
         done = self._thread.change(name, lambda: self._engine.add(name, model))
         await asyncio.wrap_future(done)
 

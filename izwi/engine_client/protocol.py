@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from izwi.model.protocol import Model
@@ -96,8 +97,13 @@ class EngineClient(Protocol):
         """Submit requests that start together, all or none; raises as `submit`."""
         ...
 
-    async def add(self, name: str, model: Model) -> None:
+    async def add(self, name: str, model: Model | None, folder: Path) -> None:
         """Serve another model.
+
+        Args:
+            name: The name under which it will be served.
+            model: The model, if the engine is in this process.
+            folder: Its checkpoint, for engines that load it themselves.
 
         Raises:
             InvalidRequest: The name is taken, memory is full, or models cannot be added here.

@@ -28,7 +28,7 @@ class ReplicaLoad:
     Attributes:
         replica: Its number.
         accepts: It may get requests.
-        models: Those that it serves, or empty as long as that is not known.
+        models: Those that it serves, or None as long as that is not known.
         num_in_flight: Requests that this process has sent to it and that have not ended.
         work: Their predicted work.
         figures: What it has published of each model; see `izwi.metrics.FIGURES`.
@@ -38,7 +38,7 @@ class ReplicaLoad:
 
     replica: int
     accepts: bool = False
-    models: frozenset[str] = frozenset()
+    models: frozenset[str] | None = None
     num_in_flight: int = 0
     work: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class ReplicaLoad:
 
     def serves(self, requests: Sequence[Request]) -> bool:
         """Whether it serves the models of requests, as far as known."""
-        return not self.models or all(request.model in self.models for request in requests)
+        return self.models is None or all(one.model in self.models for one in requests)
 
     @property
     def num_elsewhere(self) -> int:
@@ -149,7 +149,7 @@ class Placement:
             self._listeners[request.listener] = replica
             if len(self._listeners) > _MOST_LISTENERS:
                 del self._listeners[next(iter(self._listeners))]
-        if self._looks_up and request.cacheable:
+        if self._looks_up and request.cacheable and len(self.takes([request])) > 1:
             pieces = [piece.digest for piece in request.prompt.encode_inputs]
             load.prefixes.place(request.model, [*self._chain(request), *pieces])
         return work

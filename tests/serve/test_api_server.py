@@ -11,11 +11,13 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 
+from izwi.checkpoints.registry import Registry
 from izwi.host.allocator import IDLE_S
 from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
-from izwi_api.serve.api_server_process import ApiServer
+from izwi_api.serve.api_server_process import ApiServer, Targets
+from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     Alive,
     Control,
@@ -64,7 +66,9 @@ async def world(monkeypatch):
     monkeypatch.setattr(api_server_process, "trim", lambda: found.trims.append(found.now_s))
     control = Control(theirs)
     config = uvicorn.Config(lambda: None)
-    found.server = ApiServer(config, found.drain, 1.0, control, found.engine, found.restarts)
+    found.models = ChangingModels(control, Registry(), found.engine)
+    targets = Targets(found.engine, found.models, found.restarts)
+    found.server = ApiServer(config, found.drain, 1.0, control, targets)
     yield found
     asyncio.get_running_loop().remove_reader(control.fileno())
     control.close()
@@ -101,7 +105,7 @@ async def test_it_learns_of_the_engine_once_it_listens(world, monkeypatch):
 async def test_its_metrics_count_what_the_supervisor_has_restarted(world):
     registry = CollectorRegistry()
     registry.register(world.restarts)
-    world.supervisor.send(Restarted((0, 3), 2))
+    world.supervisor.send(Restarted({0: 0, 1: 3}, 2))
     world.server._read_messages()
 
     def count(process, replica):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,7 +336,7 @@ async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine):
 
 async def test_models_are_not_added_or_removed_over_sockets(engine):
     with pytest.raises(InvalidRequest, match=r"cannot be added.*--manage-models"):
-        await engine.add("more", object())
+        await engine.add("more", object(), Path())
     with pytest.raises(InvalidRequest, match=r"cannot be removed.*--manage-models"):
         await engine.remove("toy")
 

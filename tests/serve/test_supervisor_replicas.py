@@ -234,7 +234,7 @@ def test_the_last_engine_that_accepts_is_not_drained(monkeypatch):
     assert [report.error for _, report in world.reports] == [
         "",
         "replica 0 cannot be drained: no other one accepts requests for all of its models",
-        "there is no replica 2; they are 0 to 1",
+        "there is no replica 2; there are 0, 1",
     ]
     assert world.statuses() == ["ready", "drained"]
 
@@ -337,6 +337,6 @@ def test_api_servers_learn_how_often_processes_were_started_again(monkeypatch):
     world.later(12.0, lambda: world.api_servers[0].die(7))
     world.leave_at(20.0)
     lost, kept, new = (server.restarted for server in world.api_servers)
-    assert lost == [Restarted((0, 1), 0)]
-    assert kept == [Restarted((0, 1), 0), Restarted((0, 1), 1)]
-    assert new == [Restarted((0, 1), 1)], "it was not there before"
+    assert lost == [Restarted({0: 0, 1: 1}, 0)]
+    assert kept == [Restarted({0: 0, 1: 1}, 0), Restarted({0: 0, 1: 1}, 1)]
+    assert new == [Restarted({0: 0, 1: 1}, 1)], "it was not there before"

@@ -169,7 +169,7 @@ ApiServersOption = Annotated[
 ]
 InProcessOption = Annotated[
     bool,
-    typer.Option("--in-process", help="Same as --api-servers 0; implied by --manage-models."),
+    typer.Option("--in-process", help="Same as --api-servers 0: engine and HTTP in one process."),
 ]
 
 
@@ -332,7 +332,7 @@ def serve(
             settings = replace(settings, apis=api_names(api, "--api"))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
-        num_api_servers = api_servers if _can_part(settings) and not in_process else 0
+        num_api_servers = api_servers if _can_part(settings, record) and not in_process else 0
         require_one_of("--router", router, tuple(ROUTER_POLICIES))
         routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
         used = parse_devices(replicas, devices, device, tensor_parallel)
@@ -404,15 +404,19 @@ def check_replicas(options: ServeOptions) -> None:
     if options.replicas.tensor_parallel > 1 and not options.num_api_servers:
         raise InvalidRequest(
             "--tensor-parallel needs API servers in processes of their own: leave out "
-            "--in-process, --api-servers 0 and --manage-models",
+            "--in-process and --api-servers 0",
             param="tensor_parallel",
+        )
+    if options.replicas.tensor_parallel > 1 and options.settings.manage_models:
+        raise InvalidRequest(
+            "--tensor-parallel and --manage-models exclude each other", param="tensor_parallel"
         )
     if options.replicas.count == 1:
         return
     if not options.num_api_servers:
         raise InvalidRequest(
-            "several replicas need API servers in processes of their own: leave out --in-process, "
-            "--api-servers 0 and --manage-models",
+            "several replicas need API servers in processes of their own: leave out --in-process "
+            "and --api-servers 0, and --record with --manage-models",
             param="replicas",
         )
     if options.record is not None:
@@ -434,9 +438,12 @@ def _set_up_log(log_format: str | None, log_level: str | None) -> None:
     log_as_the_server(read_log(os.environ))
 
 
-def _can_part(settings: Settings) -> bool:
-    """Whether API servers and engine can be separate processes."""
-    return not settings.manage_models and os.name == "posix"
+def _can_part(settings: Settings, record: Path | None) -> bool:
+    """Whether API servers and engine can be separate processes.
+
+    A recording is one engine's, and models that are loaded later have engines of their own.
+    """
+    return os.name == "posix" and not (settings.manage_models and record is not None)
 
 
 def _run(serve_options: ServeOptions, host: str, port: int) -> None:

@@ -161,12 +161,12 @@ class Restarts(Collector):
     """Processes that the supervisor has started again, as it says.
 
     Attributes:
-        engines: Of each engine, in their order.
+        engines: Of each engine that is not gone for good, by its number.
         api_servers: Of all API servers together.
     """
 
     def __init__(self) -> None:
-        self.engines: tuple[int, ...] = (0,)
+        self.engines: dict[int, int] = {0: 0}
         self.api_servers = 0
 
     def collect(self) -> Iterable[Metric]:
@@ -176,7 +176,7 @@ class Restarts(Collector):
             "Processes that were started again: engines (replica: its number), and API servers.",
             labels=["process", "replica"],
         )
-        for replica, count in enumerate(self.engines):
+        for replica, count in self.engines.items():
             metric.add_metric(["engine", str(replica)], count)
         metric.add_metric(["api_server", ""], self.api_servers)
         yield metric

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,6 +21,7 @@ from izwi_api.http.drain import Drain
 from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server, server_config
 from izwi_api.serve.app import create_app
+from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     ApiServerSpec,
     Control,
@@ -28,8 +30,11 @@ from izwi_api.serve.control import (
     EngineDraining,
     EngineGone,
     EngineUp,
+    ForgetModel,
+    ModelChanged,
     Ready,
     Restarted,
+    ServeModel,
     child_process,
 )
 from izwi_api.serve.listen_sockets import ListenSocket
@@ -45,6 +50,21 @@ logger = logging.getLogger("izwi_api.serve.api_server_process")  # run as __main
 _CUT_OFF_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the supervisor's messages change.
+
+    Attributes:
+        engine: The app's engine client.
+        models: Follows models that come and go.
+        restarts: What the app's metrics say of restarts.
+    """
+
+    engine: ReplicaRouter
+    models: ChangingModels
+    restarts: Restarts
+
+
 class ApiServer(Server):
     """An HTTP server that the supervisor tells which engine is running.
 
@@ -53,8 +73,7 @@ class ApiServer(Server):
         drain: The app's drain.
         drain_s: Seconds that requests in flight may take to finish.
         control: The connection to the supervisor.
-        engine: The app's engine client.
-        restarts: What the app's metrics say of restarts.
+        targets: What the supervisor's messages change.
     """
 
     def __init__(
@@ -63,12 +82,11 @@ class ApiServer(Server):
         drain: Drain,
         drain_s: float,
         control: Control,
-        engine: ReplicaRouter,
-        restarts: Restarts,
+        targets: Targets,
     ):
         super().__init__(config, drain, drain_s)
-        self._restarts = restarts
-        self._running, self._control, self._engine = drain, control, engine
+        self._models, self._restarts = targets.models, targets.restarts
+        self._running, self._control, self._engine = drain, control, targets.engine
         self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when the last one arrived
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -102,7 +120,10 @@ class ApiServer(Server):
                 case EngineUp():
                     self._engine.connect(message.replica, message.address)
                 case EngineGone():
-                    self._engine.disconnect(message.replica)
+                    if message.for_good:
+                        self._engine.vacate(message.replica)
+                    else:
+                        self._engine.disconnect(message.replica)
                     if self._running.is_begun:  # a draining server gets no other engine
                         self._engine.give_up()
                 case EngineDraining():
@@ -113,6 +134,10 @@ class ApiServer(Server):
                 case Restarted():
                     self._restarts.engines = message.engines
                     self._restarts.api_servers = message.api_servers
+                case ServeModel() | ForgetModel():
+                    self._models.follow(message)
+                case ModelChanged():
+                    self._models.changed(message)
 
 
 LoadModels = Callable[[ApiServerSpec], Registry]
@@ -140,16 +165,17 @@ def api_server_config(app: ASGIApp, spec: ApiServerSpec) -> uvicorn.Config:
 def _engine_client(spec: ApiServerSpec) -> ReplicaRouter:
     """Return a client of all engines; none is connected yet."""
     options, codec = spec.replicas, RequestCodec()
-    engines = [
-        RemoteEngine(
+
+    def make_engine(replica: int) -> RemoteEngine:
+        return RemoteEngine(
             *(spec.name, spec.folder, codec),
             sends_asks=spec.sends_asks,
             patience_s=spec.settings.resume_within_s,
             replica=replica,
         )
-        for replica in range(options.count)
-    ]
-    return ReplicaRouter(engines, options.router, options.min_ready)
+
+    engines = [make_engine(replica) for replica in range(options.count)]
+    return ReplicaRouter(engines, options.router, options.min_ready, make_engine)
 
 
 def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
@@ -160,18 +186,22 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         OSError: A file that the settings name cannot be used.
     """
     engine = _engine_client(spec)
+    models = ChangingModels(control, registry, engine)
+    if spec.settings.manage_models:
+        engine.changes = models
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     omit_queries()
     state: AppState = app.state.izwi
     state.services.decoder.start()
     start_ahead(registry)
-    settle()
+    if not spec.settings.manage_models:  # unloaded models may leave cycles behind
+        settle()
     listen_sockets: list[socket.socket] = [
         ListenSocket(fileno=number) for number in spec.listen_sockets
     ]
     config = api_server_config(app, spec)
-    restarts = state.metrics.restarts
-    ApiServer(config, state.drain, spec.drain_s, control, engine, restarts).run(listen_sockets)
+    targets = Targets(engine, models, state.metrics.restarts)
+    ApiServer(config, state.drain, spec.drain_s, control, targets).run(listen_sockets)
 
 
 def main(load: LoadModels = load_frontends) -> None:

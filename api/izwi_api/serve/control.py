@@ -44,6 +44,10 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
         replica: The engine's number.
         publishes_prefixes: API servers choose among several engines by the prefixes they know.
         rank_devices: Devices of its ranks, if its models are split over several.
+        spread: Its place among engines that use one GPU after the other, if no device was named.
+        models_go: Models may be removed from it.
+        num_beside: Models that other engines have on its device already, if its own was added
+            while the server ran; it takes one share of the memory.
     """
 
     folder: Path
@@ -55,6 +59,9 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
     replica: int = 0
     publishes_prefixes: bool = False
     rank_devices: tuple[str, ...] = ()
+    spread: int | None = None
+    models_go: bool = False
+    num_beside: int = 0
 
 
 class RankSpec(msgspec.Struct, tag=True, frozen=True):
@@ -107,9 +114,14 @@ class EngineUp(msgspec.Struct, tag=True, frozen=True):
 
 
 class EngineGone(msgspec.Struct, tag=True, frozen=True):
-    """To API servers: the engine died, and its requests get no more output."""
+    """To API servers: the engine died, and its requests get no more output.
+
+    Attributes:
+        for_good: No other one will take its place.
+    """
 
     replica: int = 0
+    for_good: bool = False
 
 
 class EngineDraining(msgspec.Struct, tag=True, frozen=True):
@@ -133,11 +145,11 @@ class Restarted(msgspec.Struct, tag=True, frozen=True):
     """To API servers: how often processes were started again.
 
     Attributes:
-        engines: Each engine, in their order.
+        engines: Each engine that is not gone for good, by its number.
         api_servers: All API servers together.
     """
 
-    engines: tuple[int, ...]
+    engines: dict[int, int]
     api_servers: int
 
 
@@ -145,6 +157,67 @@ class Drained(msgspec.Struct, tag=True, frozen=True):
     """From an API server: `EngineDraining` was carried out."""
 
     replica: int
+
+
+class LoadModel(msgspec.Struct, tag=True, frozen=True):
+    """From an API server: serve another model.
+
+    Attributes:
+        name: The name under which it will be served.
+        folder: Its checkpoint, whose configuration the API server has read.
+    """
+
+    name: str
+    folder: Path
+
+
+class UnloadModel(msgspec.Struct, tag=True, frozen=True):
+    """From an API server: serve a model no more."""
+
+    name: str
+
+
+class ModelChanged(msgspec.Struct, tag=True, frozen=True):
+    """To an API server: the change of a model that it asked for has ended.
+
+    Attributes:
+        error: Why it failed; empty if it did not.
+    """
+
+    name: str
+    error: str = ""
+
+
+class ServeModel(msgspec.Struct, tag=True, frozen=True):
+    """To API servers: a model is on these engines; accept requests for it."""
+
+    name: str
+    folder: Path
+    replicas: tuple[int, ...]
+
+
+class ForgetModel(msgspec.Struct, tag=True, frozen=True):
+    """To API servers: accept no more requests for a model."""
+
+    name: str
+
+
+class ModelKnown(msgspec.Struct, tag=True, frozen=True):
+    """From an API server: it serves a model, or serves it no more and runs none of its requests."""
+
+    name: str
+
+
+class RemoveModel(msgspec.Struct, tag=True, frozen=True):
+    """To an engine: free the memory of a model, of which it gets no more requests."""
+
+    name: str
+
+
+class ModelRemoved(msgspec.Struct, tag=True, frozen=True):
+    """From an engine: `RemoveModel` was carried out."""
+
+    name: str
 
 
 class ApiServerGone(msgspec.Struct, tag=True, frozen=True):
@@ -183,6 +256,14 @@ Message = (
     | EngineAccepts
     | Drained
     | Restarted
+    | LoadModel
+    | UnloadModel
+    | ModelChanged
+    | ServeModel
+    | ForgetModel
+    | ModelKnown
+    | RemoveModel
+    | ModelRemoved
     | ApiServerGone
     | Ready
     | Alive

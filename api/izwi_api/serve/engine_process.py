@@ -11,6 +11,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -18,6 +20,7 @@ import zmq
 from izwi.backends.choice import open_backend, own_device, spread_device
 from izwi.backends.protocol import Backend
 from izwi.checkpoints.registry import Registry, load_model
+from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import SteppingThread
 from izwi.engine_client.output_stream import failure
@@ -35,7 +38,9 @@ from izwi_api.serve.control import (
     ApiServerGone,
     Control,
     EngineSpec,
+    ModelRemoved,
     Ready,
+    RemoveModel,
     child_process,
 )
 from izwi_api.serve.process_log import log_memory
@@ -62,6 +67,8 @@ _MOST_DIGESTS = 1024
 # Messages with chunks that an API server may leave unacknowledged before all its requests get
 # backpressure. A working API server acknowledges every `ACKNOWLEDGE_EVERY` messages.
 MAX_UNACKNOWLEDGED = 256
+# Seconds between looks at a model that leaves.
+_REMOVAL_LOOK_S = 0.05
 # Exit code of an engine whose step thread cannot continue.
 DIED = 70  # EX_SOFTWARE
 
@@ -136,6 +143,10 @@ class ApiServerConnections:
     def forget(self, api_server: str) -> None:
         """Abort all requests of an API server that died."""
         self.thread.enqueue(partial(self._forget, api_server))
+
+    def remove(self, name: str) -> Future[None]:
+        """Accept no more requests for a model, and free it when the running ones have ended."""
+        return self.thread.change(name, lambda: self._engine.remove(name))
 
     def forget_lost(self) -> None:
         """Abort all requests of API servers whose connections were lost."""
@@ -306,14 +317,16 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         OSError: The recording cannot be written.
     """
     models, backend, weight_bytes = load(spec)
-    engine = Engine(models, backend, spec.config, weight_bytes=weight_bytes)
+    config = spec.config if not spec.num_beside else share_beside(spec, backend)
+    engine = Engine(models, backend, config, weight_bytes=weight_bytes)
     context: Context = zmq.Context.instance()
     lines = ApiServerConnections(
         *(engine, wire.RequestCodec(), context, _die), publishes=spec.publishes_prefixes
     )
     commands = open_socket(context, zmq.PULL)
     address = bind(commands, spec.address)
-    settle()
+    if not spec.models_go:  # removed models may leave cycles behind
+        settle()
     log_memory(engine.load)
     readers = Registry()  # of what a recording has as text
     if spec.record is not None:
@@ -324,7 +337,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         lines.thread.start()
         control.send(Ready(address))
         try:
-            pass_on(control, commands, lines)
+            pass_on(control, commands, lines, backend)
             if is_remote(address):
                 # API servers outlive what started this process: the end of their requests, which
                 # the step thread would send, must not reach them, for other engines go on
@@ -353,25 +366,79 @@ def load_models(
 
         backend = OtherRanks(spec, _die).open_backend(spec)
     else:
-        spreads = spec.publishes_prefixes
-        device = spread_device(where.device, spec.replica) if spreads else where.device
+        device = where.device
+        if spec.spread is not None:
+            device = spread_device(device, spec.spread)
         backend = open_backend(own_device(device), where.dtype, where.weights, where.attention)
     weight_bytes = prepare_device(backend, spec.models, spec.config, where.weights)
     models = {name: load_model(folder, backend) for name, folder in spec.models.items()}
     return models, backend, weight_bytes
 
 
-def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:
+def share_beside(spec: EngineSpec, backend: Backend) -> EngineConfig:
+    """Return the budgets of an engine with a model that was added beside others on its device.
+
+    It takes one share of what is configured. If the device's free memory is divided, it is that
+    which others have left.
+    """
+    config = spec.config
+    if config.kv_bytes or backend.memory().is_shared:
+        return config
+    left = max(1, config.max_models - spec.num_beside)
+
+    def part(num_bytes: int) -> int:
+        return num_bytes * left // config.max_models
+
+    return replace(
+        config,
+        max_models=left,
+        host_bytes=part(config.host_bytes),
+        disk_bytes=part(config.disk_bytes),
+        encoded_bytes=part(config.encoded_bytes),
+    )
+
+
+class _Removals:
+    """Models that leave this engine once their requests have ended."""
+
+    def __init__(self, lines: ApiServerConnections, backend: Backend):
+        self._lines, self._backend = lines, backend
+        self._leaving: dict[str, Future[None]] = {}
+
+    def start(self, name: str) -> None:
+        """Accept no more requests for a model."""
+        self._leaving[name] = self._lines.remove(name)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look."""
+        return _REMOVAL_LOOK_S if self._leaving else BEAT_S
+
+    def ended(self) -> list[str]:
+        """Return models that have left since the last look; their memory is the device's again."""
+        ended = [name for name, leaving in self._leaving.items() if leaving.done()]
+        for name in ended:
+            del self._leaving[name]
+        if ended:  # to measure the memory is to give back what nothing uses
+            self._lines.thread.enqueue(lambda: (self._backend.memory(), None)[1])
+        return ended
+
+
+def pass_on(
+    control: Control, commands: Socket, lines: ApiServerConnections, backend: Backend
+) -> None:
     """Pass on messages of API servers and of the supervisor, until the supervisor closes its end.
 
     While steps begin and end, heartbeats go to the supervisor.
     """
-    looked_s = time.monotonic()
+    looked_s, removals = time.monotonic(), _Removals(lines, backend)
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
     poller.register(control.fileno(), zmq.POLLIN)
     while True:
-        ready = dict(poller.poll(round(BEAT_S * 1e3)))
+        ready = dict(poller.poll(round(removals.wait_s * 1e3)))
+        for name in removals.ended():
+            control.send(ModelRemoved(name))
         if lines.thread.alive and lines.thread.busy_s < BEAT_S:
             control.beat()
         if time.monotonic() - looked_s >= BEAT_S:
@@ -385,6 +452,8 @@ def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> 
             for message in messages:
                 if isinstance(message, ApiServerGone):
                     lines.forget(message.name)
+                elif isinstance(message, RemoveModel):
+                    removals.start(message.name)
         if commands in ready and (frames := receive(commands)):
             lines.receive(frames)
 

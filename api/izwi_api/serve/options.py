@@ -53,9 +53,14 @@ class ReplicaOptions:
         """Whether an engine serves a model."""
         return replica in self.places.get(model, (replica,))
 
-    def check_models(self, models: Collection[str]) -> None:
-        """Check the places of models. Raises InvalidRequest."""
-        if unknown := [name for name in self.places if name not in models]:
+    def places_of(self, model: str) -> tuple[int, ...]:
+        """Return the numbers of the engines that serve a model."""
+        return self.places.get(model, tuple(range(self.count)))
+
+    def check_models(self, models: Collection[str], *, may_come: bool = False) -> None:
+        """Check the places of models; others `may_come` later. Raises InvalidRequest."""
+        unknown = [name for name in self.places if name not in models]
+        if unknown and not may_come:
             raise InvalidRequest(
                 f"--place: no model is called {unknown[0]!r}; they are {', '.join(models)}",
                 param="place",

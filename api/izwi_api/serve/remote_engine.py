@@ -153,6 +153,10 @@ class RemoteEngine:
         """Requests that it runs, or that wait for the next engine."""
         return len(self._resumables)
 
+    def num_requests_of(self, model: str) -> int:
+        """Return how many of its requests are for a model."""
+        return sum(one.request.model == model for one in self._resumables.values())
+
     @property
     def alive(self) -> bool:
         """Whether an engine is connected and accepts requests."""
@@ -358,13 +362,13 @@ class RemoteEngine:
             resumable.closed |= closed
         self._send_command(wire.Write(request_id, list(text_ids), closed))
 
-    async def add(self, name: str, model: Model) -> NoReturn:
-        """Refuse: models can be added only if API servers and engine are one process (ADR 26).
+    async def add(self, name: str, model: Model | None, folder: Path) -> NoReturn:
+        """Refuse: the supervisor starts and ends engines, which `ReplicaRouter.add` asks for it.
 
         Raises:
             InvalidRequest: Always.
         """
-        del model
+        del model, folder
         raise InvalidRequest(
             f"model {name!r} cannot be added: start the server with --manage-models",
             param="model",

@@ -10,7 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from izwi.engine_client.protocol import (
     ReplicaReport,
     ReplicaStatus,
 )
-from izwi.errors import EngineStopped, InvalidRequest, Overloaded
+from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
 from izwi.router.options import RouterOptions
@@ -30,6 +31,22 @@ from izwi_api.serve.remote_engine import RemoteEngine, is_fault
 from izwi_api.serve.resumable_request import ResumableRequest
 
 logger = logging.getLogger(__name__)
+
+
+class ChangesModels(Protocol):
+    """What starts and ends engines for models that come and go."""
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Serve another model. Raises InvalidRequest and EngineStopped."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no more. Raises EngineStopped."""
+        ...
+
+    def stop(self) -> None:
+        """End what still waits with EngineStopped."""
+        ...
 
 
 class ReplicaRouter:
@@ -44,15 +61,25 @@ class ReplicaRouter:
         engines: A client for each replica, in order.
         options: How requests are placed.
         num_needed: Engines that must accept requests before the server says that it is ready.
+        make_engine: Makes the client of an engine that is started later, by its number.
+
+    Attributes:
+        when_lost: Called with the number of an engine whose connection is lost.
+        changes: Starts and ends engines for models that come and go; None: they cannot.
     """
 
     def __init__(
-        self, engines: Sequence[RemoteEngine], options: RouterOptions, num_needed: int = 1
+        self,
+        engines: Sequence[RemoteEngine],
+        options: RouterOptions,
+        num_needed: int = 1,
+        make_engine: Callable[[int], RemoteEngine] | None = None,
     ):
-        self._engines, self._num_needed = engines, num_needed
+        self._engines, self._num_needed = list(engines), num_needed
+        self._make_engine, self._num_first = make_engine, len(self._engines)
         self._loads = [ReplicaLoad(number) for number in range(len(engines))]
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
-        # told of an engine whose connection is lost
+        self.changes: ChangesModels | None = None
         self.when_lost: Callable[[int], object] = self.disconnect
         self._vacant: set[int] = set()  # places of which no engine is expected
         # those that run, and must not get requests
@@ -65,7 +92,8 @@ class ReplicaRouter:
     @property
     def alive(self) -> bool:
         """Whether enough engines accept requests."""
-        return sum(load.accepts for load in self._loads) >= self._num_needed
+        first = self._loads[: self._num_first]
+        return sum(load.accepts for load in first) >= self._num_needed
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
@@ -98,6 +126,8 @@ class ReplicaRouter:
 
     async def stop(self) -> None:
         """Disconnect; requests in flight end with EngineStopped."""
+        if self.changes is not None:
+            self.changes.stop()
         for load in self._loads:
             load.accepts = False
         for engine in self._engines:
@@ -116,6 +146,7 @@ class ReplicaRouter:
         Raises:
             EngineStopped: No engine is running.
             InvalidRequest: A request with the same id is running.
+            ModelNotFound: The model was unloaded meanwhile.
             Overloaded: The limits of requests in flight are reached.
         """
         if len(self._engines) > 1:
@@ -131,22 +162,31 @@ class ReplicaRouter:
             for engine, load in zip(self._engines, self._loads, strict=True)
             if not engine.alive and load.serves(requests)
         ]
+        if not any(load.serves(requests) for load in self._loads):
+            raise ModelNotFound(f"no model {requests[0].model!r} is served", param="model")
         if not gone:  # all of them drain
             raise EngineStopped("no engine accepts requests")
         # the one that died last keeps those that may wait
         return max(gone, key=lambda one: one.gone_s).submit_all(requests)
 
-    async def add(self, name: str, model: Model) -> NoReturn:
-        """Refuse, as `RemoteEngine.add`. Raises InvalidRequest."""
-        await self._engines[0].add(name, model)
+    async def add(self, name: str, model: Model | None, folder: Path) -> None:
+        """See `EngineClient.add`; engine processes of its own will run the model."""
+        if self.changes is None:
+            await self._engines[0].add(name, model, folder)
+        else:
+            await self.changes.load(name, folder)
 
-    async def remove(self, name: str) -> NoReturn:
-        """Refuse, as `RemoteEngine.remove`. Raises InvalidRequest."""
-        await self._engines[0].remove(name)
+    async def remove(self, name: str) -> None:
+        """See `EngineClient.remove`."""
+        if self.changes is None:
+            await self._engines[0].remove(name)
+        else:
+            await self.changes.unload(name)
 
     # -- from the supervisor -------------------------------------------------------------------
     def connect(self, replica: int, address: str) -> None:
         """Connect to a new engine; it gets requests once it has answered."""
+        self._make_places(replica)
         self._drained.pop(replica, None)
         self._vacant.discard(replica)
         self._engines[replica].connect(address)
@@ -162,6 +202,17 @@ class ReplicaRouter:
         """Expect no engine at a place: one that had been there is gone for good."""
         self.disconnect(replica)
         self._vacant.add(replica)
+
+    def place_model(self, model: str, replicas: Sequence[int]) -> None:
+        """Send requests for a model to these engines only; to none if it was unloaded."""
+        for load in self._loads:
+            if load.models is not None:
+                rest = load.models - {model}
+                load.models = rest | {model} if load.replica in replicas else rest
+
+    def num_requests_of(self, model: str) -> int:
+        """Return how many requests for a model run or wait."""
+        return sum(engine.num_requests_of(model) for engine in self._engines)
 
     def num_requests(self, replica: int) -> int:
         """Return how many requests an engine runs, or will run when it is back."""
@@ -257,6 +308,15 @@ class ReplicaRouter:
             one.refused_by = tried
         self._engines[chosen].take_over(moved, is_begun=False)
         return True
+
+    def _make_places(self, replica: int) -> None:
+        """Make clients of engines up to a number that came later."""
+        while len(self._engines) <= replica and self._make_engine is not None:
+            number = len(self._engines)
+            self._engines.append(self._make_engine(number))
+            self._engines[number].router = self
+            self._loads.append(ReplicaLoad(number, models=frozenset()))
+            self._vacant.add(number)
 
     def _update_figures(self) -> None:
         for load, engine in zip(self._loads, self._engines, strict=True):

@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from izwi.checkpoints.registry import named
 from izwi.errors import InvalidRequest, StartFailed
-from izwi_api.console import messages
+from izwi_api.console import BAD_INPUT, messages
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.child import Backoff, Child, start_process
 from izwi_api.serve.control import (
@@ -36,9 +36,15 @@ from izwi_api.serve.control import (
     EngineSpec,
     EngineUp,
     Failed,
+    LoadModel,
     Message,
+    ModelChanged,
+    ModelKnown,
+    ModelRemoved,
     Ready,
+    RemoveModel,
     Restarted,
+    UnloadModel,
 )
 from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
 from izwi_api.serve.operator_socket import (
@@ -52,6 +58,7 @@ from izwi_api.serve.operator_socket import (
     ResumeReplica,
 )
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
+from izwi_api.serve.roster import Roster
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +91,8 @@ class _Replica:
 
     Attributes:
         number: Its number.
+        place: That of the first engine on its devices: itself, unless it was started later.
+        num_beside: Models that its devices had then, if it was started later.
         devices: The devices of the engine's ranks, as `izwi serve` was told.
         child: Its process, or None between the death of one and the start of the next.
         is_drained: An operator has drained it.
@@ -98,6 +107,8 @@ class _Replica:
 
     number: int
     devices: tuple[str, ...]
+    place: int
+    num_beside: int = 0
     child: Child | None = None
     is_drained: bool = False
     is_hung: bool = False
@@ -154,20 +165,24 @@ class Supervisor:
         programs: tuple[str, str] = PROGRAMS,
     ):
         self._engine_program, self._api_server_program = programs
-        self._serve_options, self._models = serve_options, models
+        self._serve_options, self._folders = serve_options, dict(models)
         self._listen_sockets, self._url = listen_sockets, url
         self._folder = Path()
         self._selector = selectors.DefaultSelector()
         engines, usual = serve_options.replicas, serve_options.runtime.device
-        self._replicas = [
-            _Replica(number, engines.devices_of(number) or (usual,))
+        self._replicas = {
+            number: _Replica(number, engines.devices_of(number) or (usual,), number)
             for number in range(engines.count)
-        ]
+        }
+        num_shares = max(len(models), serve_options.config.max_models)
+        self._roster = Roster(models, engines.places_of, num_shares, self)
         self._to_restart: list[int] = []  # replicas that an operator wants to be replaced, in turn
         self._api_servers: set[Child] = set()
+        self._first_models: dict[str, Mapping[str, Path]] = {}  # with which each was started
         self._numbers = count()
         self._num_replaced = 0  # API servers that were started again
         self._timers: list[_Timer] = []
+        self._leaving: set[Child] = set()  # engines of models that were unloaded
         self._backoffs: dict[tuple[int | None, int | None], Backoff] = {}
         self._is_leaving = self._has_announced = False
         self._failure: StartFailed | None = None
@@ -182,7 +197,7 @@ class Supervisor:
         with _private_folder() as self._folder, self._signals(), self._operators():
             try:
                 self._look()
-                for replica in self._replicas:
+                for replica in self._replicas.values():
                     self._start_engine(replica)
                 for slot in range(self._serve_options.num_api_servers):
                     self._start_api_server(slot)
@@ -198,18 +213,24 @@ class Supervisor:
         return self._code
 
     # -- starting ------------------------------------------------------------------------------
-    def _start_engine(self, replica: _Replica) -> None:
+    def _start_engine(self, replica: _Replica, models: Mapping[str, Path] | None = None) -> None:
         name = f"engine-{next(self._numbers)}"
-        serve_options = self._serve_options
+        serve_options, count = self._serve_options, self._serve_options.replicas.count
+        models = models or self._models_of(replica)
         spec = EngineSpec(
             self._folder,
             self._address_of(name),
-            self._models_of(replica),
+            models,
             replace(serve_options.runtime, device=replica.devices[0]),
             serve_options.config,
             serve_options.record,
             replica.number,
-            publishes_prefixes=len(self._replicas) > 1,
+            publishes_prefixes=any(len(self._roster.engines_of(name)) > 1 for name in models)
+            or (replica.number < count and count > 1)
+            or replica.num_beside > 0,
+            spread=replica.place if count > 1 else None,
+            models_go=serve_options.settings.manage_models,
+            num_beside=replica.num_beside,
             rank_devices=replica.devices if len(replica.devices) > 1 else (),
         )
         child = self._start(name, None, self._engine_program, spec)
@@ -219,10 +240,7 @@ class Supervisor:
             self._notify_api_servers(self._restarted())
 
     def _models_of(self, replica: _Replica) -> Mapping[str, Path]:
-        serves = self._serve_options.replicas.serves
-        return {
-            name: folder for name, folder in self._models.items() if serves(replica.number, name)
-        }
+        return {name: self._folders[name] for name in self._roster.models_of(replica.number)}
 
     def _address_of(self, name: str) -> str:
         """Return where an engine receives commands."""
@@ -238,7 +256,7 @@ class Supervisor:
             name,
             self._folder,
             tuple(listener.fileno() for listener in self._listen_sockets),
-            self._models,
+            dict(self._roster.served),
             serve_options.settings,
             serve_options.drain_s,
             sends_asks=serve_options.record is not None,
@@ -250,6 +268,7 @@ class Supervisor:
             name, slot, self._api_server_program, spec, spec.listen_sockets, metrics
         )
         self._api_servers.add(api_server)
+        self._first_models[name] = spec.models
 
     def _start(
         self,
@@ -294,19 +313,67 @@ class Supervisor:
         for message in messages:
             match message:
                 case Failed():
-                    if not self._has_announced:
+                    is_loading = replica is not None and self._roster.is_loading(replica.number)
+                    if not (self._has_announced or is_loading):
                         self._fail(message.message, message.code)
                     else:
                         logger.error("%s: %s", child.name, message.message)
                     if replica is not None:
-                        replica.reason = message.message
+                        # who asks for a load may read what is wrong with it, but no paths
+                        is_shown = not is_loading or message.code == BAD_INPUT
+                        replica.reason = message.message if is_shown else ""
                 case Ready():
                     self._welcome(child)
                 case Drained():
-                    self._note_drained(self._replicas[message.replica], child.name)
+                    if message.replica in self._replicas:
+                        self._note_drained(self._replicas[message.replica], child.name)
+                case LoadModel():
+                    self._folders[message.name] = message.folder
+                    self._roster.load(message.name, message.folder, _to(child, message.name))
+                case UnloadModel():
+                    self._roster.unload(message.name, _to(child, message.name))
+                case ModelKnown():
+                    self._roster.known(child.name, message.name)
+                case ModelRemoved() if replica is not None:
+                    self._roster.model_removed(replica.number, message.name)
 
     def _replica_of(self, child: Child) -> _Replica | None:
-        return None if child.replica is None else self._replicas[child.replica]
+        return None if child.replica is None else self._replicas.get(child.replica)
+
+    # -- models that come and go ---------------------------------------------------------------
+    def start_beside(self, replica: int, name: str, folder: Path, num_beside: int) -> int:
+        """See `izwi_api.serve.roster.EngineHost`, also the methods that follow."""
+        self._folders[name] = folder
+        first = self._replicas[replica]
+        number = next(one for one in count() if one not in self._replicas)
+        new = self._replicas[number] = _Replica(number, first.devices, replica, num_beside)
+        self._start_engine(new, {name: folder})
+        return number
+
+    def end_engine(self, replica: int) -> bool:
+        """End an engine for good; one that is ready has no more requests."""
+        gone = self._replicas.pop(replica)
+        self._backoffs.pop((None, replica), None)
+        self._notify_api_servers(EngineGone(replica, for_good=True))
+        if (child := gone.child) is not None:
+            self._leaving.add(child)
+            if child.is_ready:
+                child.control.finish()
+            else:  # it reads no messages while it loads
+                child.process.terminate()
+        return gone.child is not None
+
+    def remove_model(self, replica: int, name: str) -> bool:
+        """Let an engine free a model, unless there is none."""
+        child = self._replicas[replica].child
+        if child is not None:
+            child.control.send(RemoveModel(name))
+        return child is not None
+
+    def tell_api_servers(self, message: Message) -> set[str]:
+        """Send a message to all API servers that are ready."""
+        self._notify_api_servers(message)
+        return {one.name for one in self._api_servers if one.is_ready}
 
     def _welcome(self, child: Child) -> None:
         child.is_ready, child.ready_s = True, time.monotonic()
@@ -317,13 +384,16 @@ class Supervisor:
                 if api_server.is_ready:
                     self._introduce(replica, api_server)
             self._later(_SETTLE_S, self._restart_next)
+            self._roster.engine_ready(replica.number)
         else:
-            for known in self._replicas:
+            for known in self._replicas.values():
                 if known.is_ready:
                     self._introduce(known, child)
+            for message in self._roster.news_for(self._first_models[child.name]):
+                child.control.send(message)
             if self._num_restarts:
                 child.control.send(self._restarted())
-        are_ready = all(known.is_ready for known in self._replicas)
+        are_ready = all(known.is_ready for known in self._replicas.values())
         if not self._has_announced and are_ready and any(one.is_ready for one in self._api_servers):
             logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
             announce(self._url)
@@ -340,7 +410,7 @@ class Supervisor:
         """Kill processes that have stopped responding."""
         self._later(BEAT_S, self._look)
         limit_s, now_s = self._serve_options.settings.hung_after_s, time.monotonic()
-        for replica in self._replicas:
+        for replica in self._replicas.values():
             if replica.accepts and self._others_accept(replica) and replica.child is not None:
                 silent_s = now_s - replica.child.heartbeat_s
                 if silent_s > _UNRESPONSIVE_S:
@@ -362,15 +432,26 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             child.process.kill()
             status = child.process.wait()
+        if child in self._leaving:
+            self._leaving.discard(child)
+            if child.replica is not None:
+                self._roster.engine_ended(child.replica)
+            self._later(0.0, self._restart_next)
+            return
         replica = self._replica_of(child)
         if replica is not None:
             replica.child, replica.is_hung = None, False
+            self._roster.engine_ended(replica.number)
             self._notify_api_servers(EngineGone(replica.number))
         else:
             self._forget_api_server(child)
         if self._is_leaving:
             if not self._api_servers:
                 self._end_engines()
+            return
+        if replica is not None and self._roster.is_loading(replica.number):
+            reason = "its checkpoint cannot be used; the server's log says why"
+            self._roster.engine_failed(replica.number, replica.reason or reason)
             return
         if not self._has_announced:
             self._fail(f"{child.name} ended with status {status} before it was ready", 1)
@@ -388,7 +469,9 @@ class Supervisor:
 
     def _forget_api_server(self, api_server: Child) -> None:
         self._api_servers.discard(api_server)
-        for replica in self._replicas:
+        self._first_models.pop(api_server.name, None)
+        self._roster.api_server_gone(api_server.name)
+        for replica in self._replicas.values():
             if replica.child is not None and replica.is_ready:
                 replica.child.control.send(ApiServerGone(api_server.name))
             self._note_drained(replica, api_server.name)
@@ -399,7 +482,7 @@ class Supervisor:
         if self._is_leaving:
             return
         replica = self._replica_of(child)
-        if replica is not None:
+        if replica is not None and replica.child is None:
             self._start_engine(replica)
         elif child.slot is not None:
             self._num_replaced += 1
@@ -407,13 +490,15 @@ class Supervisor:
             self._notify_api_servers(self._restarted())
 
     def _restarted(self) -> Restarted:
-        engines = tuple(max(0, replica.num_starts - 1) for replica in self._replicas)
+        engines = {
+            number: max(0, replica.num_starts - 1) for number, replica in self._replicas.items()
+        }
         return Restarted(engines, self._num_replaced)
 
     @property
     def _num_restarts(self) -> int:
         restarted = self._restarted()
-        return sum(restarted.engines) + restarted.api_servers
+        return sum(restarted.engines.values()) + restarted.api_servers
 
     def _notify_api_servers(self, message: Message) -> None:
         for api_server in self._api_servers:
@@ -423,11 +508,11 @@ class Supervisor:
     # -- replicas ------------------------------------------------------------------------------
     def _others_accept(self, replica: _Replica) -> bool:
         """Whether each model of a replica has another one that accepts requests."""
-        others = [other for other in self._replicas if other is not replica and other.accepts]
-        serves = self._serve_options.replicas.serves
+        all_others = (one for one in self._replicas.values() if one is not replica)
+        others = {other.number for other in all_others if other.accepts}
         return bool(others) and all(
-            any(serves(other.number, model) for other in others)
-            for model in self._models_of(replica)
+            others.intersection(self._roster.engines_of(model))
+            for model in self._roster.models_of(replica.number)
         )
 
     def _move_from_hung(self, replica: _Replica, silent_s: float) -> None:
@@ -477,9 +562,13 @@ class Supervisor:
         """Replace the process of the next replica in turn, once all others are ready."""
         if self._is_leaving or not self._to_restart:
             return
-        if any(replica.is_restarting or not replica.is_ready for replica in self._replicas):
+        everyone = self._replicas.values()
+        if any(replica.is_restarting or not replica.is_ready for replica in everyone):
             return  # the turn comes when it is ready
-        replica = self._replicas[self._to_restart.pop(0)]
+        if (number := self._to_restart.pop(0)) not in self._replicas:
+            self._restart_next()
+            return
+        replica = self._replicas[number]
         replica.is_restarting, child = True, replica.child
         assert child is not None
         # SIGTERM ends it at once: a request that could not move waits for the next process
@@ -498,7 +587,7 @@ class Supervisor:
                     replica.num_starts,
                     replica.reason,
                 )
-                for replica in self._replicas
+                for replica in self._replicas.values()
             ],
             error,
         )
@@ -509,9 +598,10 @@ class Supervisor:
         numbers = getattr(command, "replicas", None)
         number = getattr(command, "replica", None)
         named = [number] if number is not None else list(numbers or ())
-        if unknown := [one for one in named if not 0 <= one < len(self._replicas)]:
-            last = len(self._replicas) - 1
-            operator.answer(self._report(f"there is no replica {unknown[0]}; they are 0 to {last}"))
+        if unknown := [one for one in named if one not in self._replicas]:
+            numbers_known = ", ".join(map(str, self._replicas))
+            message = f"there is no replica {unknown[0]}; there are {numbers_known}"
+            operator.answer(self._report(message))
             return
         match command:
             case ListReplicas():
@@ -525,7 +615,7 @@ class Supervisor:
                     self._notify_api_servers(EngineAccepts(replica.number))
                 operator.answer(self._report())
             case RestartReplicas():
-                wanted = command.replicas or range(len(self._replicas))
+                wanted = command.replicas or tuple(self._replicas)
                 self._to_restart += [one for one in wanted if one not in self._to_restart]
                 self._restart_next()
                 operator.answer(self._report())
@@ -573,7 +663,7 @@ class Supervisor:
             self._end_engines()
 
     def _end_engines(self) -> None:
-        engines = [replica.child for replica in self._replicas if replica.child is not None]
+        engines = self._engines()
         for engine in engines:
             if engine.is_ready:
                 engine.control.finish()
@@ -589,8 +679,11 @@ class Supervisor:
             self._code = 1
 
     def _children(self) -> list[Child]:
-        engines = [replica.child for replica in self._replicas if replica.child is not None]
-        return [*self._api_servers, *engines]
+        return [*self._api_servers, *self._engines(), *self._leaving]
+
+    def _engines(self) -> list[Child]:
+        found = (replica.child for replica in self._replicas.values())
+        return [child for child in found if child is not None]
 
     def _later(self, wait_s: float, action: Callable[[], None]) -> None:
         timer = _Timer(time.monotonic() + wait_s, next(self._numbers), action)
@@ -618,6 +711,11 @@ class Supervisor:
         for number in signals.recv(64):
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._leave()
+
+
+def _to(api_server: Child, name: str) -> Callable[[str], None]:
+    """Return what tells an API server how a change of a model has ended."""
+    return lambda error: api_server.control.send(ModelChanged(name, error))
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
@@ -661,7 +759,7 @@ def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int
         raise InvalidRequest(
             f"--model: two models are called {twice!r}; give one another name: NAME={twice}"
         )
-    serve_options.replicas.check_models(models)
+    serve_options.replicas.check_models(models, may_come=serve_options.settings.manage_models)
     return Supervisor(
         serve_options,
         models,

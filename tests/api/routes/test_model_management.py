@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.registry import Registry, embedded
 from izwi.config import EngineConfig
+from izwi.engine.async_engine import AsyncEngine
 from izwi.errors import InvalidRequest
 from izwi_api.cli.main import app as command_line
 from izwi_api.runtime_options import RuntimeOptions
@@ -229,8 +231,9 @@ def test_it_asks_for_the_key_that_all_ask_for(fake_world, tmp_path):
 
 
 async def test_without_a_backend_no_model_is_loaded(fake_world):
-    registry = Registry()
-    changes = ModelChanges(fake_world()[0], registry, offline=True)
+    registry, engine = Registry(), fake_world()[0]
+    engine.add = partial(AsyncEngine.add, engine)
+    changes = ModelChanges(engine, registry, offline=True)
     with pytest.raises(InvalidRequest, match="this process loads no models"):
         async for _ in changes.load("izwi-tiny-chat").follow():
             pass

@@ -110,9 +110,7 @@ class ModelChanges:
                     folder = await self._locate(name, report)
                     report(DownloadProgress("loading"))
                     loaded = await self._read(name, folder)
-                    if loaded.model is None:
-                        raise InvalidRequest("this process loads no models", param="model")
-                    await self._engine.add(name, loaded.model)
+                    await self._engine.add(name, loaded.model, folder)
                     self._registry.serve(name, loaded)
             report(DownloadProgress("ready"))
 
@@ -143,7 +141,8 @@ class ModelChanges:
         async def work(report: Report) -> None:
             report(DownloadProgress("unloading"))
             await self._engine.remove(name)
-            self._registry.unload(name)
+            if name in self._registry.names():  # engines in other processes: it was the first step
+                self._registry.unload(name)
             report(DownloadProgress("unloaded"))
 
         return self._start_change("unload", name, work)

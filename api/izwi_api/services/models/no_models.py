@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from izwi.checkpoints.registry import Registry
 from izwi.engine_client.protocol import Answer, Answers
@@ -37,7 +38,7 @@ class NoEngine:
         """Raise InvalidRequest."""
         raise _no_model()
 
-    async def add(self, name: str, model: Model) -> None:  # noqa: ARG002
+    async def add(self, name: str, model: Model | None, folder: Path) -> None:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
 
