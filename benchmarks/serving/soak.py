@@ -157,7 +157,7 @@ async def _watch(options: argparse.Namespace, supervisor: int, run: Run) -> None
 
 
 def judge(options: argparse.Namespace, run: Run) -> tuple[list[dict[str, Any]], dict[str, bool]]:
-    """Return the rows of the result, and what holds."""
+    """Return the rows of the result, and the verdicts."""
     begin_s = run.samples[0].at_s
     from_s = begin_s + options.warm_up_minutes * 60
     rows: list[dict[str, Any]] = []
@@ -179,14 +179,14 @@ def judge(options: argparse.Namespace, run: Run) -> tuple[list[dict[str, Any]], 
     rows.append({"measured": "kills", "count": len(run.killed_s)} | dict(run.keys))
     rows.append({"measured": "halves"} | halves)
     bad = sum(count for (_, end), count in ends.items() if end in _BAD)
-    holds = {
+    verdicts = {
         "memory": bool(found) and not any(one.has_grown(_MOST_PERCENT_PER_HOUR) for one in found),
         "handles": bool(found) and not any(one.has_more_handles() for one in found),
         "answers": bad == 0 and any(end == "equal" for _, end in ends),
         "keys": not run.keys["still_accepted"] and run.keys["removed"] > 0,
         "p95": halves["p95_drift"] <= _MOST_DRIFT,
     }
-    return rows, holds
+    return rows, verdicts
 
 
 def _halves(run: Run, from_s: float) -> dict[str, Any]:
@@ -231,10 +231,10 @@ def _spent_s(samples: Sequence[Sample]) -> dict[tuple[str, int], float]:
     first: dict[tuple[str, int], float] = {}
     last: dict[tuple[str, int], float] = {}
     for place, one in enumerate(samples):
-        for who, held in one.held.items():
+        for who, used in one.used.items():
             # what starts later is counted from its start
-            first.setdefault(who, held.cpu_s if place == 0 else 0.0)
-            last[who] = held.cpu_s
+            first.setdefault(who, used.cpu_s if place == 0 else 0.0)
+            last[who] = used.cpu_s
     return {who: last[who] - first[who] for who in last}
 
 
@@ -246,19 +246,19 @@ def picture(options: argparse.Namespace, run: Run) -> None:
     """Draw memory, handles and times over the minutes."""
     begin_s = run.samples[0].at_s
     thin = run.samples[:: max(1, len(run.samples) // 120)]
-    every = sorted({who for one in thin for who in one.held})
+    every = sorted({who for one in thin for who in one.used})
     colours = {name: place for place, name in enumerate(sorted({name for name, _ in every}))}
     memory: dict[str, Curve] = {}
     handles: dict[str, Curve] = {}
     for who in every:
         if "worker" in who[0]:
             continue
-        held = [((one.at_s - begin_s) / 60, one.held[who]) for one in thin if who in one.held]
+        used = [((one.at_s - begin_s) / 60, one.used[who]) for one in thin if who in one.used]
         label = who[0] if who[0] not in memory else f"_{who[0]} {who[1]}"  # hidden by the legend
-        minutes = [at for at, _ in held]
+        minutes = [at for at, _ in used]
         colour = colours[who[0]]
-        memory[label] = Curve(minutes, [one.pss_bytes / (1 << 20) for _, one in held], colour)
-        handles[label] = Curve(minutes, [float(one.handles) for _, one in held], colour)
+        memory[label] = Curve(minutes, [one.pss_bytes / (1 << 20) for _, one in used], colour)
+        handles[label] = Curve(minutes, [float(one.handles) for _, one in used], colour)
     times = {kind: _by_minutes(run, kind, begin_s, place) for place, kind in enumerate(COMPARED)}
     draw(
         options.name,
@@ -333,13 +333,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_key(home / "keys.toml", "operator", KeyLimits())
         with served(options, home) as (url, supervisor):
             run = asyncio.run(soak(options, url, home, supervisor))
-    rows, holds = judge(options, run)
+    rows, verdicts = judge(options, run)
     told = ("minutes", "warm_up_minutes", "rate", "replicas", "api_servers", "kv_mib", "host_mib")
     fixed = {name: getattr(options, name) for name in told}
-    write_result(options.name, rows, **fixed, kill_every_s=options.kill_every_s, holds=holds)
+    write_result(options.name, rows, **fixed, kill_every_s=options.kill_every_s, verdicts=verdicts)
     picture(options, run)
-    print(holds)
-    counted = {name: held for name, held in holds.items() if name != "p95" or options.idle_machine}
+    print(verdicts)
+    counted = {
+        name: used for name, used in verdicts.items() if name != "p95" or options.idle_machine
+    }
     return 0 if all(counted.values()) else 1
 
 

@@ -1,7 +1,8 @@
 """Callers of the soak: one request of each kind, compared with the undisturbed answer.
 
 Every request has a seed, so on a CPU its answer is the same whatever else runs, also when its
-engine is killed meanwhile. The undisturbed answers are taken one after the other, before the load begins.
+engine is killed meanwhile. The undisturbed answers are taken one after the other, before the load
+begins.
 """
 
 from __future__ import annotations
@@ -69,14 +70,17 @@ class Answer:
         began_s: When it was asked.
         first_s: Seconds until the first part; 0 before.
         digest: Of all that came.
+        last: The last part, of answers in words.
     """
 
     began_s: float = field(default_factory=time.monotonic)
     first_s: float = 0.0
     digest: Any = field(default_factory=hashlib.sha256)
+    last: bytes = b""
 
-    def add(self, part: bytes) -> None:
+    def add(self, part: bytes, *, is_text: bool = False) -> None:
         """Add what came."""
+        self.last = part if is_text else b""
         self.first_s = self.first_s or time.monotonic() - self.began_s
         self.digest.update(part)
 
@@ -143,7 +147,7 @@ class Callers:
             await self._ask(kind, number, answer)
             known = self._known.get((kind, number))
             if kind != "vanish" and answer.digest.hexdigest() != known:
-                end = "wrong"
+                end, detail = "wrong", answer.last.decode(errors="replace")
         except Refused as error:
             end, detail = "refused", str(error)
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as error:
@@ -207,7 +211,7 @@ class Callers:
         path = "/v1/audio/transcriptions"
         async with self._http.post(path, data=form, headers=self._headers) as got:
             await _check(got)
-            answer.add((await got.json())["text"].encode())
+            answer.add((await got.json())["text"].encode(), is_text=True)
 
     async def _chat(self, number: int, answer: Answer) -> None:
         body = {
@@ -243,9 +247,9 @@ class Callers:
         try:
             async with session(self._url, number, self.key) as talker:
                 answer.began_s = time.monotonic()
-                answer.add(_said(await talker.answer(None)))
+                answer.add(_said(await talker.answer(None)), is_text=True)
                 question = from_s16le(self._clips[number][1][_WAV_HEADER_BYTES:])
-                answer.add(_said(await talker.answer(question)))
+                answer.add(_said(await talker.answer(question)), is_text=True)
                 if number % 2:
                     talker.abort()
         except InvalidStatus as error:

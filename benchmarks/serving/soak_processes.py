@@ -1,4 +1,4 @@
-"""What the processes of a server hold over time: memory, open files, processor time."""
+"""What the processes of a server use over time: memory, open files, processor time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 NOISE_BYTES = 512 << 10
 
 
-class Held(NamedTuple):
-    """What one process holds at one moment.
+class Usage(NamedTuple):
+    """What one process uses at one moment.
 
     Attributes:
         pss_bytes: Its memory, and of what it shares with others its share.
@@ -47,13 +47,13 @@ class Sample:
     Attributes:
         at_s: `time.monotonic`.
         is_whole: All replicas were ready, so that shared memory has all its sharers.
-        held: By the name of a process and its id.
+        used: By the name of a process and its id.
         machine_busy_s: Processor time of the whole machine so far.
     """
 
     at_s: float
     is_whole: bool
-    held: dict[tuple[str, int], Held]
+    used: dict[tuple[str, int], Usage]
     machine_busy_s: float
 
 
@@ -61,12 +61,12 @@ def sample(supervisor: int, port: int) -> Sample:
     """Look at all processes of a server once."""
     replicas = ask_supervisor(port, ListReplicas()).replicas
     engines = {replica.pid: replica.replica for replica in replicas}
-    held = {}
+    used = {}
     for name, pid in _named(supervisor, engines):
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            held[name, pid] = _held(pid)
+            used[name, pid] = _usage_of(pid)
     is_whole = all(replica.status == "ready" for replica in replicas)
-    return Sample(time.monotonic(), is_whole, held, _machine_busy_s())
+    return Sample(time.monotonic(), is_whole, used, _machine_busy_s())
 
 
 def _named(supervisor: int, engines: dict[int | None, int]) -> list[tuple[str, int]]:
@@ -103,7 +103,7 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _held(pid: int) -> Held:
+def _usage_of(pid: int) -> Usage:
     folder = Path(f"/proc/{pid}")
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
@@ -112,7 +112,7 @@ def _held(pid: int) -> Held:
     stat = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     handles = sum(1 for _ in (folder / "fd").iterdir())
-    return Held(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s)
+    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s)
 
 
 def _machine_busy_s() -> float:
@@ -136,7 +136,7 @@ def slope_per_s(at_s: Sequence[float], values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How what a process holds changed while it was looked at.
+    """How what a process uses changed while it was looked at.
 
     Attributes:
         name: Of the process.
@@ -179,20 +179,20 @@ def trends(samples: Sequence[Sample], from_s: float) -> list[Trend]:
     counted = [one for one in samples if one.at_s >= from_s and one.is_whole]
     if len(counted) < 10:
         return []
-    lived = set.intersection(*(set(one.held) for one in counted))
+    lived = set.intersection(*(set(one.used) for one in counted))
     return [_trend(who, counted) for who in sorted(lived)]
 
 
 def _trend(who: tuple[str, int], counted: Sequence[Sample]) -> Trend:
     at_s = [one.at_s for one in counted]
-    held = [one.held[who] for one in counted]
+    used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
-    pss = slope_per_s(at_s, [one.pss_bytes for one in held])
-    private = slope_per_s(at_s, [one.private_bytes for one in held])
-    pss_bytes = statistics.median(one.pss_bytes for one in held)
-    private_bytes = statistics.median(one.private_bytes for one in held)
-    fifth = max(1, len(held) // 5)
-    first, last = held[:fifth], held[-fifth:]
+    pss = slope_per_s(at_s, [one.pss_bytes for one in used])
+    private = slope_per_s(at_s, [one.private_bytes for one in used])
+    pss_bytes = statistics.median(one.pss_bytes for one in used)
+    private_bytes = statistics.median(one.private_bytes for one in used)
+    fifth = max(1, len(used) // 5)
+    first, last = used[:fifth], used[-fifth:]
     return Trend(
         who[0],
         round(seconds / 60, 1),
