@@ -7,7 +7,7 @@ ARGS ?=
 # Tests start hundreds of processes. Without bytecode on disk each would compile izwi again, which takes up to a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test quick collected nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
+.PHONY: serve test quick collected nightly check lint format types arch unit wheel constraints bench bench-gpu soak profile mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -52,7 +52,7 @@ unit: $(VENV)/.dev
 # WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
-	build/nightly/bin/pip install --quiet --editable '.[dev,browser,clients,gguf,mcp,otel,ray,reference,silero,webrtc,wyoming]'
+	build/nightly/bin/pip install --quiet --editable '.[dev,browser,clients,gguf,manifests,mcp,otel,ray,reference,silero,webrtc,wyoming]'
 	npm install --silent --no-save --prefix build/browser axe-core || echo "no axe-core: its test is skipped"
 	HYPOTHESIS_PROFILE=nightly build/nightly/bin/python -m pytest -m "" --timeout 7200 $(ARGS)
 
@@ -79,6 +79,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.tts.first_audio
 	$(BIN)/python -m benchmarks.asr.transcribe_speed
 	$(BIN)/python -m benchmarks.asr.throughput --http
+
+# Ten minutes of load while engines are killed; an hour: ARGS="--minutes 60 --rate 0.3 --kill-every-s 300 --name soak".
+soak: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.serving.soak --name soak_nightly $(ARGS)
 
 # On a GPU: test the kernels, compare captured steps with plain ones, and measure speed.
 bench-gpu: $(VENV)/.dev

@@ -65,6 +65,10 @@ class Talker:
         """Send an event."""
         await self._socket.send(json.dumps({"type": kind, **fields}))
 
+    def abort(self) -> None:
+        """Vanish: close the connection without a word."""
+        self._socket.transport.abort()
+
     async def until(self, *kinds: str) -> list[dict[str, Any]]:
         """Return the events up to one of a kind. Raises RuntimeError for an `error`."""
         events: list[dict[str, Any]] = []
@@ -97,6 +101,12 @@ class Talker:
 
     async def exchange(self, question: Float32 | None, *, interrupts: bool) -> float:
         """Ask a question, typed if None; return the seconds of audio of its answer."""
+        return _seconds(await self.answer(question, interrupts=interrupts))
+
+    async def answer(
+        self, question: Float32 | None, *, interrupts: bool = False
+    ) -> list[dict[str, Any]]:
+        """Ask a question, typed if None; return the events until its answer is done and played."""
         await (self.type() if question is None else self.say(question))
         events = await self.until("response.output_audio.delta", "response.done")
         if interrupts and events[-1]["type"] != "response.done":
@@ -104,23 +114,30 @@ class Talker:
         if events[-1]["type"] != "response.done":
             events += await self.until("response.done")
         audio = [e for e in events if e["type"] == "response.output_audio.delta"]
-        seconds = sum(len(e["delta"]) * 3 // 4 for e in audio) / 2 / RATE
         if audio and not interrupts:  # all of it was played
             await self.send_event(
                 "conversation.item.truncate",
                 item_id=audio[0]["item_id"],
                 content_index=0,
-                audio_end_ms=int(1000 * seconds),
+                audio_end_ms=int(1000 * _seconds(events)),
             )
             await self.until("conversation.item.truncated")
-        return seconds
+        return events
+
+
+def _seconds(events: list[dict[str, Any]]) -> float:
+    audio = [e for e in events if e["type"] == "response.output_audio.delta"]
+    return sum(len(e["delta"]) * 3 // 4 for e in audio) / 2 / RATE
 
 
 @asynccontextmanager
-async def session(url: str, seed: int) -> AsyncIterator[Talker]:
-    """Open a session that is not paced."""
+async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
+    """Open a session that is not paced, with a key if the server needs one."""
     address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model=izwi-tiny-chat"
-    async with connect(address, max_size=None, compression=None) as socket:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with connect(
+        address, max_size=None, compression=None, additional_headers=headers
+    ) as socket:
         talker = Talker(socket, seed)
         audio = {
             "input": {

@@ -1,0 +1,211 @@
+"""What the processes of a server use over time: memory, open files, processor time."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
+
+_PROGRAMS = ("engine_process", "api_server_process", "decode_worker", "grammar_worker")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Memory moves by this much without a reason: an allocator's arenas, a cache of the interpreter.
+NOISE_BYTES = 512 << 10
+
+
+class Usage(NamedTuple):
+    """What one process uses at one moment.
+
+    Attributes:
+        pss_bytes: Its memory, and of what it shares with others its share.
+        private_bytes: Its memory that no other process has.
+        handles: Open files, sockets and pipes.
+        threads: Its threads.
+        cpu_s: Processor time so far.
+    """
+
+    pss_bytes: int
+    private_bytes: int
+    handles: int
+    threads: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All processes at one moment, by name and id.
+
+    Attributes:
+        at_s: `time.monotonic`.
+        is_whole: All replicas were ready, so that shared memory has all its sharers.
+        used: By the name of a process and its id.
+        machine_busy_s: Processor time of the whole machine so far.
+    """
+
+    at_s: float
+    is_whole: bool
+    used: dict[tuple[str, int], Usage]
+    machine_busy_s: float
+
+
+def sample(supervisor: int, port: int) -> Sample:
+    """Look at all processes of a server once."""
+    replicas = ask_supervisor(port, ListReplicas()).replicas
+    engines = {replica.pid: replica.replica for replica in replicas}
+    used = {}
+    for name, pid in _named(supervisor, engines):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            used[name, pid] = _usage_of(pid)
+    is_whole = all(replica.status == "ready" for replica in replicas)
+    return Sample(time.monotonic(), is_whole, used, _machine_busy_s())
+
+
+def _named(supervisor: int, engines: dict[int | None, int]) -> list[tuple[str, int]]:
+    """Return names and ids of the supervisor and of all processes below it."""
+    found, servers = [("supervisor", supervisor)], 0
+    for pid in _children(supervisor):
+        program = _program(pid)
+        if program == "engine_process" and pid in engines:
+            found.append((f"engine {engines[pid]}", pid))
+        elif program == "api_server_process":
+            server = f"API server {servers}"
+            servers += 1
+            found.append((server, pid))
+            workers = [(child, _program(child)) for child in _children(pid)]
+            found += [
+                (f"{worker.replace('_', ' ')} of {server}", child)
+                for child, worker in workers
+                if worker
+            ]
+    return found
+
+
+def _program(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+        return next((program for program in _PROGRAMS if program in command), "")
+    return ""
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+        return sorted(map(int, listed.split()))
+    return []
+
+
+def _usage_of(pid: int) -> Usage:
+    folder = Path(f"/proc/{pid}")
+    lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    private = kib["Private_Clean"] + kib["Private_Dirty"]
+    # the name may have spaces; what follows its bracket are numbers
+    stat = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
+    handles = sum(1 for _ in (folder / "fd").iterdir())
+    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s)
+
+
+def _machine_busy_s() -> float:
+    """Return the processor time of all programs of the machine since its start."""
+    first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
+    user, nice, system, _idle, _wait, irq, soft = map(int, first.split()[1:8])
+    return (user + nice + system + irq + soft) / _TICKS_PER_S
+
+
+def slope_per_s(at_s: Sequence[float], values: Sequence[float]) -> float:
+    """Return the median slope of all pairs (Theil-Sen): a jump alone does not move it.
+
+    Raises:
+        ValueError: Fewer than two values.
+    """
+    if len(at_s) < 2:
+        raise ValueError("a slope needs two values")
+    pairs = combinations(zip(at_s, values, strict=True), 2)
+    return float(np.median([(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs]))
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How what a process uses changed while it was looked at.
+
+    Attributes:
+        name: Of the process.
+        minutes: How long it was looked at.
+        pss_mib: Median.
+        pss_percent_per_hour: Slope of its memory, of the median.
+        private_percent_per_hour: The same of the memory that it does not share.
+        pss_growth_bytes: Slope times the time.
+        handles: Median in the first fifth of the time, and in the last.
+        threads: The same.
+    """
+
+    name: str
+    minutes: float
+    pss_mib: float
+    pss_percent_per_hour: float
+    private_percent_per_hour: float
+    pss_growth_bytes: float
+    handles: tuple[float, float]
+    threads: tuple[float, float]
+
+    def has_grown(self, percent_per_hour: float) -> bool:
+        """Return whether memory grows faster than this, by more than noise."""
+        is_steep = self.pss_percent_per_hour > percent_per_hour
+        return is_steep and self.pss_growth_bytes > NOISE_BYTES
+
+    def has_more_handles(self) -> bool:
+        """Return whether more files are open at the end than at the beginning."""
+        return self.handles[1] > self.handles[0] + max(2.0, 0.05 * self.handles[0])
+
+
+def trends(samples: Sequence[Sample], from_s: float) -> list[Trend]:
+    """Return the trend of each process that was there from a time until the end.
+
+    Args:
+        samples: In order of time.
+        from_s: `time.monotonic` after the warm-up; earlier samples, and those without all
+            replicas, do not count.
+    """
+    counted = [one for one in samples if one.at_s >= from_s and one.is_whole]
+    if len(counted) < 10:
+        return []
+    lived = set.intersection(*(set(one.used) for one in counted))
+    return [_trend(who, counted) for who in sorted(lived)]
+
+
+def _trend(who: tuple[str, int], counted: Sequence[Sample]) -> Trend:
+    at_s = [one.at_s for one in counted]
+    used = [one.used[who] for one in counted]
+    seconds = at_s[-1] - at_s[0]
+    pss = slope_per_s(at_s, [one.pss_bytes for one in used])
+    private = slope_per_s(at_s, [one.private_bytes for one in used])
+    pss_bytes = statistics.median(one.pss_bytes for one in used)
+    private_bytes = statistics.median(one.private_bytes for one in used)
+    fifth = max(1, len(used) // 5)
+    first, last = used[:fifth], used[-fifth:]
+    return Trend(
+        who[0],
+        round(seconds / 60, 1),
+        round(pss_bytes / (1 << 20), 1),
+        round(pss * 3600 / pss_bytes * 100, 2),
+        round(private * 3600 / private_bytes * 100, 2),
+        round(pss * seconds),
+        (
+            statistics.median(one.handles for one in first),
+            statistics.median(one.handles for one in last),
+        ),
+        (
+            statistics.median(one.threads for one in first),
+            statistics.median(one.threads for one in last),
+        ),
+    )
