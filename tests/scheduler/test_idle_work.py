@@ -1,4 +1,4 @@
-"""Idle work runs while there is nothing else, delays others by one short step, and loses nothing."""
+"""Idle work runs while there is nothing else, delays others by one step, and loses nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from tests.scheduler.test_callers import CPU, LIGHT_TOKENS, SHORT, Models
 
 # Short prompts, and the step that was in flight when a request came.
 LONGEST_STEP_S = 0.1
+
+
+def fill(models: Models) -> None:
+    for number in range(200, 800):
+        models.submit(number, "batch", priority=-1, streams=False)
 
 
 def idle(request):
@@ -66,8 +71,7 @@ def test_idle_work_begins_again_when_others_have_ended_and_is_never_overdue() ->
     models.run()
     assert {"0", "1", "2"} <= models.ended.keys()
     with pytest.raises(Overloaded, match="queue is full"):
-        for number in range(200, 800):
-            models.submit(number, "batch", priority=-1, streams=False)
+        fill(models)
 
 
 def test_a_preempted_voice_continues_with_the_next_sample() -> None:
