@@ -198,7 +198,7 @@ VARIABLES = (
         "other vendors' APIs that are served, too",
     ),
     Variable(
-        *("IZWI_BATCHES", "batches", _switch, "0 or 1"),
+        *("IZWI_BATCHES", "batches", _switch, "`1`"),
         "serve /v1/files and /v1/batches; they are kept in `IZWI_HOME/batches`",
     ),
     Variable(

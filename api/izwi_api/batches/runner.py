@@ -337,8 +337,8 @@ class _BatchRun:
         event = {"type": f"batch.{status}", "data": {"id": batch.id}}
         sends = self._runner._sender is not None
         body = {"object": "event", "created_at": self._store.now_s(), **event}
-        told = json.dumps(body).encode() if sends else None
-        await asyncio.to_thread(self._store.end, batch, told)
+        line = json.dumps(body).encode() if sends else None
+        await asyncio.to_thread(self._store.end, batch, line)
         for kind in ("begun", "lease"):
             (self._store.folder / "runs" / f"{batch.id}.{kind}").unlink(missing_ok=True)
 
