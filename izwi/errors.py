@@ -13,6 +13,8 @@ IzwiError                      internal_error
 │   ├── VoiceNotFound          voice_not_found
 │   │   └── ConsentNotFound    consent_not_found
 │   ├── VoiceExists            voice_exists
+│   ├── FileNotStored          file_not_found
+│   ├── BatchNotFound          batch_not_found
 │   ├── ContextTooLong         context_length_exceeded
 │   ├── TooLarge               too_large
 │   ├── RequestTimeout         request_timeout
@@ -134,6 +136,18 @@ class CompletionNotFound(InvalidRequest):
     """No stored chat completion has this id: it never had, has expired, or is another caller's."""
 
     code = "completion_not_found"
+
+
+class FileNotStored(InvalidRequest):
+    """No stored file has this id: it never had, has expired, or is another caller's."""
+
+    code = "file_not_found"
+
+
+class BatchNotFound(InvalidRequest):
+    """No batch has this id, or it is another caller's."""
+
+    code = "batch_not_found"
 
 
 class RequestTimeout(InvalidRequest):

@@ -198,6 +198,18 @@ VARIABLES = (
         "other vendors' APIs that are served, too",
     ),
     Variable(
+        *("IZWI_BATCHES", "batches", _switch, "`1`"),
+        "serve /v1/files and /v1/batches; they are kept in `IZWI_HOME/batches`",
+    ),
+    Variable(
+        *("IZWI_BATCH_LINES", "batch_lines", _whole(_above_zero), "1 or more"),
+        "lines of batches that an API server has in progress at once",
+    ),
+    Variable(
+        *("IZWI_MAX_BATCH_FILE_MB", "max_batch_file_bytes", _megabytes, "MiB"),
+        "largest stored file",
+    ),
+    Variable(
         *("IZWI_MAX_SESSIONS", "sessions.a_server", _whole(_above_zero), "1 or more"),
         "live sessions of a server",
     ),

@@ -148,6 +148,9 @@ class Settings:
         stream_utterance_chars: Characters of one utterance of such a session; None uses the limit
             of `izwi_api.schemas.speech_stream`.
         apis: Those of `APIS` that are served.
+        batches: Files and batches are served, and kept in the folder `batches` of `home`.
+        batch_lines: Lines of batches that an API server has in progress at the same time.
+        max_batch_file_bytes: Bytes of one stored file.
         sessions: Maximum number of live sessions.
         session_limits: Limits of one session of `/v1/realtime`.
         live_lead_ms: Milliseconds of audio that a live session is sent ahead of its playback,
@@ -183,6 +186,9 @@ class Settings:
     stream_text_s: float = 30.0
     stream_utterance_chars: int | None = None
     apis: tuple[str, ...] = ()
+    batches: bool = False
+    batch_lines: int = 4
+    max_batch_file_bytes: int = 200 * MEGABYTE
     sessions: SessionCounts = field(default_factory=SessionCounts)
     session_limits: SessionLimits = field(default_factory=SessionLimits)
     live_lead_ms: int = DEFAULT_LEAD_MS

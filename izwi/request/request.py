@@ -160,7 +160,8 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         encode_only: End after encoding; the output is the encoded arrays.
         output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
             each; entries then take no positions. Empty: entries follow the prompt.
-        priority: Larger runs first, if the policy uses it.
+        priority: Larger runs first, if the policy uses it. Below 0: it runs only while the engine
+            has no other request, and no deadline ends it (ADR 50).
         streams: The audio is played while it is made, so its playback clock counts.
         open_input: Text may still be written to it with `Engine.write`.
         listener: Requests with the same listener are played one after the other, in the order in
@@ -207,6 +208,11 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     ) = None
     caller: str = ""
     correlation: Correlation | None = None
+
+    @property
+    def is_idle_work(self) -> bool:
+        """Whether it runs only while the engine has no other request."""
+        return self.priority < 0
 
     @property
     def reads_log(self) -> bool:

@@ -2,6 +2,8 @@
 
 * Waiting requests start in the order of start-time fair queueing over their callers: a request
   waits for at most one more of each other caller, however many those have (`take_turns`).
+* Idle work (`Request.is_idle_work`) has no share: it runs while there is no other request, in
+  any model, and gives way when one arrives (`DeviceShares.is_busy`).
 * Of each caller, the request that arrived first is never limited, nor are those of live sessions,
   which have a priority. The others are *excess*, and so is everything in a model that one caller
   alone uses while another has fewer requests elsewhere. While several callers have work, excess
@@ -51,6 +53,11 @@ class DeviceShares:
         self._busy: dict[int, Collection[str]] = {}
         self._num_skipped = 0
         self._steps_since = _REMEMBERED_STEPS  # of one model, since callers contended
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are requests other than idle work, running or not."""
+        return bool(self._live)
 
     @property
     def is_shared(self) -> bool:
@@ -150,8 +157,13 @@ class ModelShares:
         self._counted: dict[int, str] = {}  # by key
         self._excess: set[int] | None = None  # keys, in the step that is planned
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether any model has requests other than idle work."""
+        return self._device.is_busy
+
     def enter(self, key: int, caller: str) -> None:
-        """Count a request that may run, by the key of its views."""
+        """Count a request that may run, by the key of its views. Idle work is not counted."""
         if key not in self._counted:
             self._counted[key] = caller
             self._device.add_request(caller)
@@ -173,10 +185,14 @@ class ModelShares:
             budgets: The budgets of the step.
         """
         self._excess = None
+        if not self._device.is_busy:  # what arrives now waits for the step of idle work
+            return running, waiting, budgets._replace(prompts_s=_SHORT_PROMPTS_S)
         if not self._device.is_shared:
             return running, waiting, budgets
         of = self._counted
-        can_run = [v for v in (*running, *waiting) if not v.progress.backpressured]
+        # (idle work whose last audio is made is not counted)
+        counted = [view for view in (*running, *waiting) if view.key in of]
+        can_run = [view for view in counted if not view.progress.backpressured]
         contends = self._device.contends(id(self), {of[view.key] for view in can_run})
         first = {v.key for v in (*running, *waiting) if v.urgency.priority > 0}
         if self._limits and self._device.is_recent and not first:
@@ -193,7 +209,8 @@ class ModelShares:
             return ([], [], budgets) if self._device.skips() else (running, waiting, budgets)
         earliest: dict[str, int] = {}
         for view in (*sorted(running, key=_key), *waiting):
-            earliest.setdefault(of[view.key], view.key)
+            if view.key in of:
+                earliest.setdefault(of[view.key], view.key)
         first.update(earliest.values())
         self._excess = {v.key for v in (*running, *waiting) if v.key not in first}
         running, waiting = self._marked(running), self._marked(waiting)

@@ -120,6 +120,7 @@ class Scheduler:
         self._waiting = WaitingQueue(self.policy.order)
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
+        self._idle_work: set[int] = set()  # by arrival
         self._in_flight, self._starts = PromptsInFlight(), Starts()
         self._shares = ModelShares(device or DeviceShares(), limits=not self._speaks)
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
@@ -181,7 +182,13 @@ class Scheduler:
             streams=sequence.request.streams,
         )
         self._waiting.add(sequence)
-        self._shares.enter(sequence.arrival, sequence.request.caller)
+        self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        if sequence.request.is_idle_work:
+            self._idle_work.add(sequence.arrival)
+        else:
+            self._shares.enter(sequence.arrival, sequence.request.caller)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
         """Stop scheduling a sequence until `resume`. Its pages can be found while memory lasts."""
@@ -203,7 +210,7 @@ class Scheduler:
         self.clocks.shift(sequence.arrival, now_s - since_s)
         sequence.status.paused_s += now_s - since_s
         self._due_s = now_s  # its deadline was not known while it was paused
-        self._shares.enter(sequence.arrival, sequence.request.caller)
+        self._enter(sequence)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
         if sequence.status.ended:  # only its audio is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
@@ -218,6 +225,7 @@ class Scheduler:
         sequence.status.ended = True  # so that nothing is kept for resuming it
         self._take_out(sequence)
         self._shares.leave(sequence.arrival)
+        self._idle_work.discard(sequence.arrival)
         self.clocks.remove(sequence.arrival)
         self._rows.release(sequence.audio)
         status = sequence.status
@@ -244,6 +252,8 @@ class Scheduler:
     def _deadline(self, sequence: Sequence) -> tuple[float, IzwiError]:
         """Return when a request must have left its phase, and the error if it has not."""
         since_s, timing = sequence.submitted_s + sequence.status.paused_s, sequence.timing
+        if sequence.request.is_idle_work:  # it waits for others for any time
+            return inf, DeadlineExceeded("")
         wait_s, prefill_s, decode_s = self._limits_s
         if timing.admitted_s is None:
             due_s = inf if self._is_being_played(sequence) else since_s + wait_s
@@ -262,6 +272,8 @@ class Scheduler:
     def schedule(self, now_s: float) -> Work:
         """Plan a step, allocate its pages and move sequences between the queues."""
         self.counts.steps += 1
+        if self._idle_work and self._shares.is_busy:
+            self._stop_idle_work(now_s)
         room = min(self._config.max_running, len(self._running) + self._num_rows_free)
         budgets = Budgets(
             page_size=self._page_size,
@@ -406,6 +418,8 @@ class Scheduler:
         """Whether a waiting sequence could emit if it had a place."""
         if sequence.status.backpressured:
             return False
+        if sequence.request.is_idle_work and self._shares.is_busy:
+            return False
         return not (sequence.input.is_open and self._lacks_text(sequence, sequence.num_positions))
 
     def _candidates(self, room: int, now_s: float) -> list[View]:
@@ -441,15 +455,24 @@ class Scheduler:
             views.append(view.with_prefix(num_computed, num_shared, num_encodes))
         return views
 
+    def _stop_idle_work(self, now_s: float) -> None:
+        """Make idle work wait, except where only its last audio is left to be made."""
+        for arrival in self._idle_work & self._running.keys():
+            if not self._running[arrival].status.ended:
+                self._preempt(arrival, now_s)
+
+    def _preempt(self, arrival: int, now_s: float) -> None:
+        sequence = self._running[arrival]
+        self._take_out(sequence)
+        sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.MEMORY
+        self._waiting.add(sequence)
+        sequence.note(TimedEvent.PREEMPTED, now_s)
+        self.counts.preempted += 1
+
     # -- executing the plan ------------------------------------------------------------------
     def _apply(self, plan: Plan, budgets: Budgets, now_s: float) -> Work:
         for key in plan.preempt:
-            sequence = self._running[key]
-            self._take_out(sequence)
-            sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.MEMORY
-            self._waiting.add(sequence)
-            sequence.note(TimedEvent.PREEMPTED, now_s)
-            self.counts.preempted += 1
+            self._preempt(key, now_s)
         # all new requests claim their prefixes before any page is evicted
         rebuild = [s for key in plan.admit if (s := self._start(key, now_s)) is not None]
         encode: list[tuple[Sequence, int]] = []

@@ -103,6 +103,8 @@ def test_statuses_that_clients_rely_on() -> None:
         "VoiceNotFound": 404,
         "ConsentNotFound": 404,
         "CompletionNotFound": 404,
+        "FileNotStored": 404,
+        "BatchNotFound": 404,
         "VoiceExists": 400,
         "ContextTooLong": 400,
         "TooLarge": 413,

@@ -77,6 +77,7 @@ def own_settings(settings: Settings) -> Settings:
         stream_utterance_chars=_NO_LIMIT,
         decode_workers=0,
         manage_models=False,
+        batches=False,
     )
 
 

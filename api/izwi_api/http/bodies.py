@@ -7,8 +7,9 @@ import json
 import math
 import re
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
-from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -112,20 +113,8 @@ async def read_form(
         RequestTimeout: The form did not arrive in time.
         InvalidRequest: The body is not a multipart form, or the file is sent as text.
     """
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise InvalidRequest("the body must be multipart/form-data")
-    too_large = TooLarge(f"the file is larger than {limit_bytes} bytes", param="file")
-    stream = _capped(request, limit_bytes + max_text_bytes)
-    parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=_MAX_FIELDS)
-    parser.max_part_size = max_text_bytes
-    try:
-        parsed = await parser.parse()
-    except _Overflow as error:
-        raise too_large from error
-    except _Gone as error:
-        raise error.why from error
-    except MultiPartException as error:
-        raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+    too_large = _too_large(limit_bytes)
+    parsed = await _parsed(request, limit_bytes, max_text_bytes)
     fields: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
     for name, value in parsed.multi_items():
@@ -142,6 +131,58 @@ async def read_form(
             f"{file_field!r} must be a file: give its part of the form a filename", param=file_field
         )
     return Form(fields, files)
+
+
+@asynccontextmanager
+async def open_upload(
+    request: Request, limit_bytes: int
+) -> AsyncGenerator[tuple[dict[str, str], UploadFile]]:
+    """Read a form whose file may be large: it is kept on disk until the block ends.
+
+    Args:
+        request: The request to read.
+        limit_bytes: Maximum size of the file, which the field `file` has.
+
+    Yields:
+        The fields and the file. Its name is the caller's: nothing may use it as a path.
+
+    Raises:
+        IzwiError: As `read_form`, and if there is no file.
+    """
+    parsed = await _parsed(request, limit_bytes, _FORM_OVERHEAD_BYTES)
+    try:
+        upload = parsed.get("file")
+        if not isinstance(upload, UploadFile):
+            raise InvalidRequest("'file' is missing, or is no file with a name", param="file")
+        if (upload.size or 0) > limit_bytes:
+            raise _too_large(limit_bytes)
+        items = parsed.multi_items()
+        fields = {name: value for name, value in items if isinstance(value, str)}
+        if len(items) != len(fields) + 1:
+            raise InvalidRequest("a field was given twice")
+        yield fields, upload
+    finally:
+        await parsed.close()
+
+
+async def _parsed(request: Request, limit_bytes: int, max_text_bytes: int) -> FormData:
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise InvalidRequest("the body must be multipart/form-data")
+    stream = _capped(request, limit_bytes + max_text_bytes)
+    parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=_MAX_FIELDS)
+    parser.max_part_size = max_text_bytes
+    try:
+        return await parser.parse()
+    except _Overflow as error:
+        raise _too_large(limit_bytes) from error
+    except _Gone as error:
+        raise error.why from error
+    except MultiPartException as error:
+        raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+
+
+def _too_large(limit_bytes: int) -> TooLarge:
+    return TooLarge(f"the file is larger than {limit_bytes} bytes", param="file")
 
 
 async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:

@@ -18,9 +18,11 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from izwi.errors import (
+    BatchNotFound,
     CompletionNotFound,
     DeadlineExceeded,
     EngineStopped,
+    FileNotStored,
     InvalidRequest,
     IzwiError,
     ModelNotFound,
@@ -41,6 +43,8 @@ STATUS: dict[type[IzwiError], int] = {
     ModelNotFound: 404,
     VoiceNotFound: 404,
     CompletionNotFound: 404,
+    FileNotStored: 404,
+    BatchNotFound: 404,
     TooLarge: 413,
     RequestTimeout: 408,
     UnsupportedMediaType: 415,

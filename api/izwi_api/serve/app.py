@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -51,6 +51,9 @@ from izwi_api.usage.keys import KeyRing
 from izwi_api.vendors import load_vendors
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
+
+if TYPE_CHECKING:
+    from izwi_api.batches.runner import BatchRunner
 
 _PLAIN: dict[str, Any] = {
     # otherwise a POST to ".../speech/" would get a 307, and its body would be sent twice
@@ -98,10 +101,14 @@ def create_app(
             warming.start(engine)
         if export is not None:
             export.start()
+        if batches is not None:
+            batches.start()
         try:
             yield
         finally:
             await sessions.close()
+            if batches is not None:
+                await batches.stop()
             if warming is not None:
                 await warming.stop()
             if export is not None:
@@ -145,11 +152,33 @@ def create_app(
 
         app.add_middleware(VendorRequests, vendors=vendors)
     sinks = (CallLog(), metrics.calls, *((traces,) if traces else ()))
+    batches = _batches(app, settings, state) if settings.batches else None
     observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
     app.add_middleware(ObserveCalls, observer=observer)
     app.add_middleware(RequestId)
-    return _routed(app, (*ROUTERS, *(router for vendor in vendors for router in vendor.routers)))
+    more = [router for vendor in vendors for router in vendor.routers]
+    if batches is not None:
+        from izwi_api.batches.routes import router
+
+        more.append(router)
+    return _routed(app, (*ROUTERS, *more))
+
+
+def _batches(app: FastAPI, settings: Settings, state: AppState) -> BatchRunner:
+    """Return what runs the batches of an app, which asks the app itself."""
+    from izwi_api.batches.runner import BatchRunner
+    from izwi_api.batches.store import BatchStore
+
+    models = state.services.registry
+
+    def serves(name: str) -> bool:
+        return name in models.names() or name in models.aliases()
+
+    store = BatchStore(settings.home / "batches")
+    runner = BatchRunner(app, store, settings, state.drain, serves)
+    app.state.izwi_batches = runner
+    return runner
 
 
 def _routed(app: FastAPI, routers: Sequence[APIRouter]) -> FastAPI:

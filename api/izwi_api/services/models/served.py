@@ -13,7 +13,7 @@ from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
 from izwi.engine_client.protocol import Answer, Answers, EngineClient
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.fairness.callers import current_caller
+from izwi.fairness.callers import current_caller, is_idle_work
 from izwi.model.capability import Capability
 from izwi.model.frontend import (
     ChatFrontend,
@@ -33,6 +33,8 @@ _MAX_SHOWN = 64
 # Of live sessions: above all other requests. The policy defines its effect; see ADR 27 for
 # `deadline`.
 LIVE_PRIORITY = 1
+# Of a batch's lines: they use only what others leave idle.
+IDLE_PRIORITY = -1
 
 FrontendT = TypeVar("FrontendT", bound=Frontend)
 FrontendT_co = TypeVar("FrontendT_co", bound=Frontend, covariant=True)
@@ -154,6 +156,8 @@ class ServedModel(Generic[FrontendT_co]):
         correlation = None if call is None else call.correlation
         if self.is_live:
             request = replace(request, priority=LIVE_PRIORITY, awaits_engine=True)
+        elif is_idle_work.get():
+            request = replace(request, priority=IDLE_PRIORITY, awaits_engine=True, streams=False)
         if caller == request.caller and correlation is None:
             return request
         return replace(request, caller=caller, correlation=correlation)
