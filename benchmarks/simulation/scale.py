@@ -229,7 +229,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-gpu", type=float, default=60.0, help="requests a second and GPU")
     parser.add_argument("--gpus", type=int, default=2, help="of each simulated region")
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each loss; 0: none")
+    parser.add_argument("--tiny", action="store_true", help="compare the embedded model, too")
+    parser.add_argument("--routers", type=int, nargs="*", default=[], help="engines of each")
     options = parser.parse_args()
     parts = request_cpu_ms()
     audio_s = FRAMES * FRAME_S
@@ -241,10 +243,10 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = [
         *check("replicas_tts-1.7b", GPU),
-        *check("replicas_izwi-tiny-tts", tiny_machine()),
-        *losses(options.per_gpu, options.gpus, options.seconds),
+        *(check("replicas_izwi-tiny-tts", tiny_machine()) if options.tiny else ()),
+        *(losses(options.per_gpu, options.gpus, options.seconds) if options.seconds else ()),
         *(bill(Demand(streams, audio_s, NUM_REGIONS), prices) for streams in (10_000, 1_000_000)),
-        *({"router_of": count, "cpu_ms": round(router_ms(count), 4)} for count in (2, 8, 64, 512)),
+        *({"router_of": count, "cpu_ms": round(router_ms(count), 4)} for count in options.routers),
     ]
     write_result(
         "scale",
