@@ -17,10 +17,11 @@ import numpy as np
 
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import Kind
-from izwi.arrays import Float32
+from izwi.arrays import Float32, Int64
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
+from izwi.request.log import Log
 from izwi.request.request import Chunk, EncodeInput, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
@@ -66,12 +67,18 @@ class SimulatedPrompt:
         own = (self.seed + 1) << 20
         return [at if at < self.num_shared else own + at for at in range(start, stop)]
 
+    @property
+    def content_keys(self) -> Int64:
+        """Keys of its positions, (positions,) int64, which routers compare."""
+        return np.array(self.keys(0, self.num_positions), np.int64)
+
 
 class SimulatedRunner:
     """A stand-in for `izwi.runner.runner.Runner`; every call takes time on the device's clock."""
 
     num_codebooks: int
     frame_samples = 1  # chunks only have a length
+    lookahead_samples = 0
     codec_overlaps = False
     num_compiled = 0
 
@@ -102,6 +109,19 @@ class SimulatedRunner:
         self.now_s += self.factor * self._machine.compute.seconds(work)
 
     # -- called by the model worker as on a runner -------------------------------------------------
+    @property
+    def codec(self) -> SimulatedRunner:
+        """Itself, which knows the sizes of frames."""
+        return self
+
+    def set_up_tracks(self, sequence: Sequence) -> None:
+        """Do nothing: there is one track."""
+
+    def num_ids(self, track: int) -> int:
+        """Return the ids of an entry."""
+        del track
+        return self.num_codebooks
+
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Rebuild codec states: each frame with audio runs through the codec again."""
         for sequence in sequences:
@@ -258,13 +278,17 @@ class Device:
         """Whether any sequence runs or waits, or a step is in flight."""
         return self.worker.scheduler.has_work
 
-    def submit(self, request: Request) -> None:
-        """Queue a request.
+    def submit(self, request: Request, log: Log | None = None) -> None:
+        """Queue a request, like `Engine.submit`; with a log it goes on where the log ends.
 
         Raises:
             Overloaded: The queue is full.
         """
-        self.worker.scheduler.add(Sequence(request, self._arrivals, self.runner.now_s))
+        sequence = Sequence(request, self._arrivals, self.runner.now_s)
+        self.worker.set_up_sequence(sequence, log)
+        self.worker.scheduler.add(sequence)
+        if log is not None:
+            self.worker.restore_playback(sequence, log)
         self._arrivals += 1
 
     def step(self, now_s: float, cold: bool = False) -> list[Chunk]:
