@@ -37,6 +37,9 @@ LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
 # Detectors of speech in live sessions.
 VadName = Literal["webrtc", "silero"]
 SILERO_PACKAGE = "silero_vad"
+# What `izwi[images]` brings, and the file that makes a folder a pipeline.
+IMAGE_PACKAGES = ("diffusers", "transformers", "accelerate", "PIL")
+PIPELINE_INDEX = "model_index.json"
 _SHORT_KEY_CHARS = 16
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
 
@@ -102,6 +105,21 @@ class Access:
         return self.api_key_digest is not None or self.api_keys_file is not None
 
 
+@dataclass(frozen=True, slots=True)
+class ImageModel:
+    """What draws.
+
+    Attributes:
+        name: Under which it is served.
+        folder: A pipeline of diffusers.
+        socket: Where the process that draws accepts jobs; set when the server starts.
+    """
+
+    name: str
+    folder: Path
+    socket: Path = Path()
+
+
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -164,6 +182,7 @@ class Settings:
         pace: The minimum rate of requests.
         access: Who may use the server.
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
+        image_model: What draws; None: nothing does.
         log: What is logged, and how.
     """
 
@@ -200,6 +219,7 @@ class Settings:
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
     tls: TlsFiles | None = None
+    image_model: ImageModel | None = None
     log: LogSettings = field(default_factory=LogSettings)
 
     @property
@@ -254,6 +274,28 @@ def check_vad(name: VadName, param: str) -> None:
             "or use webrtc",
             param=param,
         )
+
+
+def read_image_model(entry: str) -> ImageModel:
+    """Read `[NAME=]FOLDER`.
+
+    Raises:
+        InvalidRequest: The folder has no pipeline, or what draws is not installed.
+    """
+    name, _, folder = entry.partition("=") if not Path(entry).exists() else ("", "", entry)
+    path = Path(folder or name).expanduser().absolute()
+    if not (path / PIPELINE_INDEX).is_file():
+        raise InvalidRequest(
+            f"--images: {path} has no {PIPELINE_INDEX}, so it is no pipeline of diffusers",
+            param="images",
+        )
+    if missing := [package for package in IMAGE_PACKAGES if find_spec(package) is None]:
+        raise InvalidRequest(
+            f"--images needs {', '.join(missing)}, not installed here; run pip install "
+            "'izwi[images]'",
+            param="images",
+        )
+    return ImageModel(name if folder and name else path.name, path)
 
 
 def api_names(text: str, param: str) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,7 @@ from izwi_api.settings import (
     check_origin,
     check_vad,
     key_digest,
+    read_image_model,
     vad_name,
 )
 from izwi_api.usage.keys import KeyRing
@@ -232,6 +234,14 @@ ModelOption = Annotated[
         "embedded.",
     ),
 ]
+ImagesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[NAME=]FOLDER",
+        help="Draw images with this pipeline of diffusers, in a process that starts with the first "
+        "(pip install 'izwi[images]').",
+    ),
+]
 WarmOption = Annotated[
     Path | None,
     typer.Option(help="File of system prompts and voices that engines compute when they start."),
@@ -261,6 +271,7 @@ def serve(
     tls_key: TlsKeyOption = None,
     record: RecordOption = None,
     warm: WarmOption = None,
+    images: ImagesOption = None,
     policy: PolicyOption = "deadline",
     speculate: SpeculateOption = "off",
     max_queue_s: MaxQueueOption = 60.0,
@@ -328,6 +339,8 @@ def serve(
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
         settings = replace(settings, warm=_warm_file(warm))
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
+        if images is not None:
+            settings = replace(settings, image_model=read_image_model(images))
         if api is not None:
             settings = replace(settings, apis=api_names(api, "--api"))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
@@ -340,7 +353,22 @@ def serve(
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
-        _run(options, host, port)
+        with _drawing(options) as options:
+            _run(options, host, port)
+
+
+@contextmanager
+def _drawing(options: ServeOptions) -> Iterator[ServeOptions]:
+    """Run the process that draws, if one is wanted; yield the options with its socket."""
+    model = options.settings.image_model
+    if model is None:
+        yield options
+        return
+    from izwi_api.drawing.supervised import drawing_process
+
+    with drawing_process(model.folder, options.runtime.device) as path:
+        settings = replace(options.settings, image_model=replace(model, socket=path))
+        yield replace(options, settings=settings)
 
 
 def _warm_file(path: Path | None) -> Path | None:

@@ -20,9 +20,10 @@ from tests.examples import examples
 
 # A schema cannot express what these accept: a clip that can be decoded, an SDP offer, a name in
 # letters of any script, and how fields depend on each other (a tool's answer needs its call, a
-# choice needs its tool).
+# choice needs its tool). This server draws no images.
 UNTOLD = (
     "POST /generate",
+    "POST /v1/images/generations",
     "POST /v1/chat/completions",
     "POST /v1/realtime/calls",
     "POST /v1/realtime/client_secrets",
