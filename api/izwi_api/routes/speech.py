@@ -25,12 +25,8 @@ from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.speech.request import (
-    check_texts,
-    find_voice,
-    ignored_fields,
-    speech_input,
-)
+from izwi_api.services.speech.request import asked_speech, check_texts, ignored_fields
+from izwi_api.services.speech.spoken_text import Pause
 from izwi_api.services.speech.synthesis import CollectedCodes, Speech, encoded_audio, open_speech
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
@@ -62,7 +58,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
             "include_codes needs stream_format 'sse'; plain audio cannot carry codes",
             param="include_codes",
         )
-    ask = speech_input(body, await find_voice(services, model, body))
+    ask = await asked_speech(services, model, body)
     ignored = ignored_fields(model.frontend, body)
     headers = {IGNORED: ", ".join(ignored)} if ignored else {}
     if body.stream_format == "sse":
@@ -72,7 +68,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
 
 
 async def _audio(
-    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: SpeechInput
+    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: Sequence[SpeechInput | Pause]
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
@@ -96,7 +92,7 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 async def _events(
     model: ServedModel[SpeechFrontend],
     body: SpeechBody,
-    ask: SpeechInput,
+    ask: Sequence[SpeechInput | Pause],
     timing: tuple[Aligner, str | None] | None,
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:

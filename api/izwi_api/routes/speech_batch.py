@@ -33,7 +33,7 @@ from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS
 from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
 from izwi_api.services.context import Services
-from izwi_api.services.speech.request import check_texts, find_voice, ignored_fields, speech_input
+from izwi_api.services.speech.request import asked_speech, check_texts, ignored_fields
 from izwi_api.services.speech.synthesis import Speech, open_speech
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 
@@ -112,7 +112,7 @@ class _Batch:
         if item.word_timestamps:
             timing = find_word_aligner(services.registry, item.language)
         model = services.registry.speech(item.model)
-        ask = speech_input(item, await find_voice(services, model, item))
+        ask = await asked_speech(services, model, item)
         words: dict[str, object] = {}
         async with await open_speech(model, ask, streams=False) as speech:
             file = _File(item, speech.sample_rate)

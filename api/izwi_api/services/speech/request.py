@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+
+from msgspec.structs import replace
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, VoicePrompt
@@ -10,11 +13,15 @@ from izwi.model.frontend import SpeechFrontend
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.speech.spoken_text import Pause
 from izwi_api.services.voices.base64_audio import decode_base64_audio
 from izwi_api.services.voices.names import resolve_voice
 from izwi_api.settings import Settings
 from izwi_api.voices.reference_hosts import is_address
 from izwi_api.voices.store import REFERENCE_RATE
+
+# What is read as SSML. `<speaker>` and any other text with `<` is text.
+_SSML = re.compile(r"[ \t\r\n]*<speak(?![\w:.-])")
 
 
 def check_texts(body: SpeechBody, settings: Settings) -> None:
@@ -55,6 +62,44 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
         max_new_tokens=body.max_new_tokens,
         pronunciations=body.pronunciations,
     )
+
+
+async def asked_speech(
+    services: Services, model: ServedModel[SpeechFrontend], body: SpeechBody
+) -> list[SpeechInput | Pause]:
+    """Return what a request says, in order: several parts if its text is SSML.
+
+    Raises:
+        InvalidRequest: The SSML is refused, a voice does not exist, or the model cannot clone.
+    """
+    if _SSML.match(body.input) is None:
+        return [speech_input(body, await find_voice(services, model, body))]
+    from izwi_api.services.speech.ssml import VoicedText, parse_ssml
+
+    parts = parse_ssml(body.input)
+    voices: dict[str | None, str | VoicePrompt | ReferenceClip | None] = {}
+    for part in parts:
+        if isinstance(part, VoicedText) and part.voice not in voices:
+            voices[part.voice] = await _voice_of(services, model, body, part.voice)
+    plain = speech_input(body, None)
+    return [
+        part
+        if isinstance(part, Pause)
+        else replace(plain, text=part.text, voice=voices[part.voice])
+        for part in parts
+    ]
+
+
+async def _voice_of(
+    services: Services, model: ServedModel[SpeechFrontend], body: SpeechBody, name: str | None
+) -> str | VoicePrompt | ReferenceClip | None:
+    """Return a voice that SSML names; the request's own for None."""
+    if name is None:
+        return await find_voice(services, model, body)
+    try:
+        return await resolve_voice(services, model, name)
+    except InvalidRequest as error:
+        raise type(error)(str(error), param="input") from error
 
 
 async def find_voice(

@@ -179,7 +179,7 @@ class CollectedCodes:
 
 async def open_speech(
     model: ServedModel[SpeechFrontend],
-    ask: SpeechInput,
+    ask: SpeechInput | Sequence[SpeechInput | Pause],
     *,
     streams: bool = True,
     charged: bool = True,
@@ -188,7 +188,7 @@ async def open_speech(
 
     Args:
         model: The speech model.
-        ask: The text, and how to speak it.
+        ask: The text, and how to speak it; or several, each a text of its own, and pauses.
         streams: The audio is played while it is made; otherwise it is background work.
         charged: Charge the text to the caller's quota.
 
@@ -197,7 +197,8 @@ async def open_speech(
         QuotaExceeded: The caller's key has too few characters left; nothing was started.
         Overloaded: The engine's queue is full; nothing was started.
     """
-    texts, requests, pauses = await asyncio.to_thread(_prepare, model, ask, streams)
+    parts = [ask] if isinstance(ask, SpeechInput) else ask
+    texts, requests, pauses = await asyncio.to_thread(_prepare, model, parts, streams)
     charge = Charge(characters=sum(map(len, texts)), is_free=not charged)
     return Speech(model, texts, requests, pauses, charge)
 
@@ -243,51 +244,70 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: ServedModel[SpeechFrontend], ask: SpeechInput, streams: bool
+    model: ServedModel[SpeechFrontend], parts: Sequence[SpeechInput | Pause], streams: bool
 ) -> tuple[list[str], list[Request], dict[int, float]]:
-    if not ask.text.strip():
-        raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
-    texts, pauses = _split(model.frontend, ask)
+    pieces, pauses = _split(model.frontend, parts)
     requests: list[Request] = []
-    for index, text in enumerate(texts):
-        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index), pronunciations=None)
+    for index, piece in enumerate(pieces):
+        wish = replace(piece, seed=piece_seed(piece.seed, index), pronunciations=None)
         request = model.frontend.prepare_speech(f"{speech_id}-{index}", model.name, wish)
-        piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
-        requests.append(piece)
-    return texts, requests, pauses
+        requests.append(replace(request, listener=speech_id, streams=streams, continues=index > 0))
+    return [piece.text for piece in pieces], requests, pauses
 
 
-def _split(model: SpeechFrontend, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
+def _split(
+    model: SpeechFrontend, parts: Sequence[SpeechInput | Pause]
+) -> tuple[list[SpeechInput], dict[int, float]]:
     """Return the pieces of a text, and the seconds of silence before each, by index.
 
     Raises:
         InvalidRequest: Nothing in it can be spoken, or a pronunciation is invalid.
     """
-    texts: list[str] = []
+    pieces: list[SpeechInput] = []
     pauses: dict[int, float] = {}
     unsayable: InvalidRequest | None = None
-    parts = spoken_parts(ask.text, Pronunciations(ask.pronunciations))
-    num_characters = sum(len(part) for part in parts if isinstance(part, str))
-    if num_characters > 2 * len(ask.text) + _MORE_CHARACTERS:
-        raise InvalidRequest(
-            f"pronunciations make the text {num_characters} characters long instead "
-            f"of {len(ask.text)}; at most twice as many plus {_MORE_CHARACTERS} are "
-            "allowed",
-            param="pronunciations",
-        )
-    for part in parts:
+    for part in _spoken(parts):
         if isinstance(part, Pause):
-            pauses[len(texts)] = pauses.get(len(texts), 0.0) + part.seconds
-        elif part.strip():
+            pauses[len(pieces)] = pauses.get(len(pieces), 0.0) + part.seconds
+        elif part.text.strip():
             try:
-                texts += model.split_text(part)
+                pieces += [replace(part, text=text) for text in model.split_text(part.text)]
             except InvalidRequest as error:  # nothing between two pauses can be spoken
                 unsayable = unsayable or error
     if sum(pauses.values()) > MAX_PAUSES_S:
         raise InvalidRequest(
             f"the pauses of a text last at most {MAX_PAUSES_S:g} s together", param="input"
         )
-    if not texts:
+    if not pieces:
         raise unsayable or InvalidRequest("there is no text to say", param="input")
-    return texts, pauses
+    return pieces, pauses
+
+
+def _spoken(parts: Sequence[SpeechInput | Pause]) -> list[SpeechInput | Pause]:
+    """Return the parts with words replaced, cut at the pauses in their texts.
+
+    Raises:
+        InvalidRequest: A pronunciation is invalid or makes the text too long, or a pause is.
+    """
+    spoken: list[SpeechInput | Pause] = []
+    num_written = num_spoken = 0
+    for part in parts:
+        if isinstance(part, Pause):
+            spoken.append(part)
+            continue
+        num_written += len(part.text)
+        for said in spoken_parts(part.text, Pronunciations(part.pronunciations)):
+            if isinstance(said, Pause):
+                spoken.append(said)
+            else:
+                num_spoken += len(said)
+                spoken.append(replace(part, text=said))
+    if num_spoken > 2 * num_written + _MORE_CHARACTERS:
+        raise InvalidRequest(
+            f"pronunciations make the text {num_spoken} characters long instead "
+            f"of {num_written}; at most twice as many plus {_MORE_CHARACTERS} are "
+            "allowed",
+            param="pronunciations",
+        )
+    return spoken
