@@ -79,7 +79,7 @@ def speech(server):
         "input": "Good morning.",
         "response_format": "pcm",
     }
-    return httpx.post(f"{server.url}/v1/audio/speech", json=body)
+    return httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=120)
 
 
 def test_openai_python_draws(server, images):
@@ -144,7 +144,7 @@ def test_process_starts_with_the_first_image_and_ends_with_the_server(pipeline, 
     with served(tmp_path, "--images", f"gpt-image-1={pipeline}") as server:
         assert drawing_pid(server) is None
         body = {"model": "gpt-image-1", "prompt": "a", "steps": 1}
-        answer = httpx.post(f"{server.url}/v1/images/generations", json=body)
+        answer = httpx.post(f"{server.url}/v1/images/generations", json=body, timeout=120)
         assert answer.status_code == 200, answer.text
         pid = drawing_pid(server)
         assert pid is not None
