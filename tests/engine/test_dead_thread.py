@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ async def test_streams_end_and_nothing_more_is_taken(
     with pytest.raises(EngineStopped):
         engine.submit(toy_request("late", 4, seed=1, frames=3))
     with pytest.raises(EngineStopped):
-        await engine.add("more", ToySpeech())
+        await engine.add("more", ToySpeech(), Path())
     await asyncio.wait_for(engine.stop(), 60)
 
 

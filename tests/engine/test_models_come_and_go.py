@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -107,9 +108,9 @@ async def test_models_come_and_go_between_steps() -> None:
     config = EngineConfig(page_size=4, kv_bytes=1 << 20, max_models=2)
     engine = AsyncEngine(Engine({"toy": model}, TorchBackend(model.ops), config))
     with pytest.raises(EngineStopped):
-        await engine.add("new", model)
+        await engine.add("new", model, Path())
     engine.start()
-    await engine.add("new", model)
+    await engine.add("new", model, Path())
     stream = engine.submit(replace(toy_request("a", 5, seed=1, frames=200), model="new"))
     await anext(stream)
     leaving = asyncio.create_task(engine.remove("new"))
@@ -121,7 +122,7 @@ async def test_models_come_and_go_between_steps() -> None:
     await leaving
     assert set(engine.load) == {"toy"}
     # one after the other, before the engine looks
-    both = [engine.remove("toy"), engine.add("toy", model)]
+    both = [engine.remove("toy"), engine.add("toy", model, Path())]
     await asyncio.gather(*both)
     assert set(engine.load) == {"toy"}
     stream = engine.submit(toy_request("b", 5, seed=1, frames=400))

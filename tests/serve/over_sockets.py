@@ -40,7 +40,7 @@ class EngineSide:
         self._commands.set_hwm(0)
         self._commands.bind(self.address)
         self._receiving = threading.Thread(
-            target=pass_on, args=(self._control, self._commands, self.lines)
+            target=pass_on, args=(self._control, self._commands, self.lines, engine._backend)
         )
 
     def start(self) -> None:

@@ -201,7 +201,7 @@ def test_heartbeats_stop_with_the_step_thread(alive, busy_s, beats, monkeypatch)
     )
     ours.send(ApiServerGone("s"))
     ours.finish()
-    pass_on(theirs, commands, lines)
+    pass_on(theirs, commands, lines, None)
     assert bool(num_beats) == beats
     assert gone == ["s"]
     commands.close()

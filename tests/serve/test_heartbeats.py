@@ -33,7 +33,7 @@ def test_heartbeats_need_progress(monkeypatch, tmp_path, alive, busy_s, reported
     commands.bind(f"ipc://{tmp_path / 'c'}")
     thread = SimpleNamespace(alive=alive, busy_s=busy_s)
     lines = SimpleNamespace(thread=thread, forget_lost=lambda: None)
-    thread = threading.Thread(target=pass_on, args=(Control(theirs), commands, lines))
+    thread = threading.Thread(target=pass_on, args=(Control(theirs), commands, lines, None))
     thread.start()
     try:
         if reported:

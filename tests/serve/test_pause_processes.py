@@ -245,6 +245,6 @@ async def test_models_come_and_go_or_the_client_says_that_they_do_not(opened):
         registry = Registry(torch_backend("cpu", "float32"))
         registry.load(TTS)
         with pytest.raises(InvalidRequest):  # the name is taken, or nothing comes at all
-            await client.add(TTS, registry.models[TTS])
+            await client.add(TTS, registry.models[TTS], find(TTS))
         with pytest.raises((ModelNotFound, InvalidRequest)):
             await client.remove("not there")
