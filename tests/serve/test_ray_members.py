@@ -41,7 +41,8 @@ class World:
         side._commands.close(linger=0)
         side._commands = open_socket(zmq.Context.instance(), zmq.PULL)
         side.address = bind(side._commands, HOST)
-        side._receiving._args = side._control, side._commands, side.lines
+        control, _, *rest = side._receiving._args
+        side._receiving._args = control, side._commands, *rest
         side.start()
         return Member(side.address)
 
