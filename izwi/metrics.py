@@ -142,7 +142,7 @@ def _part(phase: str) -> Distribution:
 # By the names under which `Engine.load` has their figures.
 DISTRIBUTIONS: dict[str, Distribution] = {
     "slack": Distribution(
-        "Slack with which audio of answers that play was made: seconds before the listener would "
+        "Slack of audio of answers that play, when it was ready: seconds before the listener would "
         "have heard a gap; below 0 it was heard.",
         (-1.0, -0.2, -0.05, 0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0),
         "slack_seconds",

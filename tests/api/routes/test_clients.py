@@ -92,7 +92,7 @@ REFUSED = {
         lambda sdk: sdk.audio.speech.create(model="tts", voice="nobody", input="hello"),
     ),
     "no such model": (openai.NotFoundError, "model", lambda sdk: sdk.models.retrieve("a/b")),
-    "no such path": (openai.NotFoundError, None, lambda sdk: sdk.images.generate(prompt="a cat")),
+    "no such path": (openai.NotFoundError, None, lambda sdk: sdk.moderations.create(input="a cat")),
     "models are not deleted": (
         openai.PermissionDeniedError,
         "model",
