@@ -13,37 +13,29 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.chat.speed import SIZES, write_folder
+from benchmarks.chat.speed import SAMPLED, SIZES, submit, write_folder
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import RandomBackend
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.request.request import Request, SamplingParams
+from izwi.request.request import SamplingParams
 from izwi_models.qwen3_chat import FAMILY
-from izwi_models.qwen3_chat.prompt import ChatPrompt
 
 MODES = ("off", "ngram", "auto")
 _PAGES_BYTES = 4 << 30
 _GREEDY = SamplingParams(0.0, 1, 1.0)
-_SAMPLED = SamplingParams(0.7, 20, 0.8)
+_WARM_UP = 10**6  # of its own prompts, which no measurement has
 
 
 def answer(
-    engine: Engine, prompts: Sequence[Any], sampling: SamplingParams, salt: str, tokens: int
+    engine: Engine, rows: int, sampling: SamplingParams, salt: int, options: argparse.Namespace
 ) -> tuple[float, dict[str, list[int]]]:
     """Answer prompts together; return tokens a second after all had one, and the ids of each."""
-    for row, ids in enumerate(prompts):
-        prompt = ChatPrompt(ids, False)
-        engine.submit(
-            Request(f"{salt}-{row}", "chat", prompt, sampling, max_entries=tokens, seed=row)
-        )
+    submit(engine, rows, options.prompt, options.tokens, salt, sampling)
     ids: dict[str, list[int]] = {}
     began_s, counted = time.perf_counter(), 0
     while engine.has_work:
@@ -51,18 +43,12 @@ def answer(
             if chunk.error is not None:
                 raise chunk.error
             row_ids = ids.setdefault(chunk.request_id.rsplit("-", 1)[1], [])
-            is_last_first = not row_ids and len(ids) == len(prompts)
+            is_last_first = not row_ids and len(ids) == rows
             row_ids += [entry[0] for entry in chunk.entries]
             counted = 0 if is_last_first else counted + len(chunk.entries)
             if is_last_first:
                 began_s = time.perf_counter()
     return counted / (time.perf_counter() - began_s), ids
-
-
-def draw_prompts(rows: int, length: int, salt: int) -> list[Any]:
-    """Draw prompts of random ids, of which no two share a page."""
-    chance = np.random.default_rng(salt)
-    return [chance.integers(0, 256, length, dtype=np.int64) for _ in range(rows)]
 
 
 def counts(engine: Engine) -> tuple[int, int]:
@@ -74,13 +60,12 @@ def counts(engine: Engine) -> tuple[int, int]:
 def measure(options: argparse.Namespace, engines: dict[str, Engine]) -> list[dict[str, Any]]:
     """Let the modes take turns on the same prompts; return a row for each."""
     found = []
-    for name, sampling in (("greedy", _GREEDY), ("sampled", _SAMPLED)):
+    for name, sampling in (("greedy", _GREEDY), ("sampled", SAMPLED)):
         for rows in options.rows:
-            prompts = draw_prompts(rows, options.prompt, salt=rows)
             expected: dict[str, list[int]] | None = None
             for mode, engine in engines.items():
                 drafted, accepted = counts(engine)
-                per_s, ids = answer(engine, prompts, sampling, f"{name}{rows}", options.tokens)
+                per_s, ids = answer(engine, rows, sampling, rows, options)
                 now_drafted, now_accepted = counts(engine)
                 expected = expected or ids
                 found.append(
@@ -117,8 +102,7 @@ def main() -> None:
     for mode in MODES:
         config = EngineConfig(max_running=max(options.rows), speculate=mode, kv_bytes=_PAGES_BYTES)
         engines[mode] = Engine({"chat": model}, backend, config)
-        warming = draw_prompts(max(options.rows), options.prompt, salt=10**6)
-        answer(engines[mode], warming, _SAMPLED, "warm", 40)
+        answer(engines[mode], max(options.rows), SAMPLED, _WARM_UP, options)
     found = measure(options, engines)
     write_result(f"speculation_{options.size}", found, size=options.size, prompt=options.prompt)
 

@@ -33,6 +33,7 @@ from tests.models.tiny_chat import GENERATION, TEMPLATES, TINY, write_tokenizer
 _GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "chat.npz"
 SIZES = ("tiny", "0.6B", "1.7B", "4B", "8B")
 ROWS = (1, 8, 64)
+SAMPLED = SamplingParams(0.7, 20, 0.8)
 
 
 def write_folder(size: str, folder: Path) -> Path:
@@ -46,12 +47,18 @@ def write_folder(size: str, folder: Path) -> Path:
     return folder
 
 
-def submit(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> None:
+def submit(
+    engine: Engine,
+    rows: int,
+    prompt: int,
+    tokens: int,
+    salt: int,
+    sampling: SamplingParams = SAMPLED,
+) -> None:
     """Submit prompts of random ids; no two share a page."""
     chance = np.random.default_rng(salt)
     for row in range(rows):
         ids = chance.integers(0, 256, prompt, dtype=np.int64)
-        sampling = SamplingParams(0.7, 20, 0.8)
         request = Request(
             f"{salt}-{row}", "chat", ChatPrompt(ids, False), sampling, max_entries=tokens, seed=row
         )

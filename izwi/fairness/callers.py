@@ -11,5 +11,5 @@ from contextvars import ContextVar
 
 current_caller: ContextVar[str] = ContextVar("current_caller", default="")
 
-# Whether the current work may wait until nobody else has any: a line of a batch.
+# Whether the current work may wait until no other caller has any: a line of a batch.
 is_idle_work: ContextVar[bool] = ContextVar("is_idle_work", default=False)

@@ -72,7 +72,7 @@ class ChangingModels:
             asked.set_result(None)
 
     def follow(self, message: ServeModel | ForgetModel) -> None:
-        """Do what all API servers are told; `ModelKnown` follows."""
+        """Carry out what all API servers receive; `ModelKnown` follows."""
         task = asyncio.get_running_loop().create_task(self._follow(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -419,9 +419,12 @@ class _Removals:
         ended = [name for name, leaving in self._leaving.items() if leaving.done()]
         for name in ended:
             del self._leaving[name]
-        if ended:  # to measure the memory is to give back what nothing uses
-            self._lines.thread.enqueue(lambda: (self._backend.memory(), None)[1])
+        if ended:
+            self._lines.thread.enqueue(self._give_back)
         return ended
+
+    def _give_back(self) -> None:
+        self._backend.memory()  # to measure it is to give back what nothing uses
 
 
 def pass_on(
