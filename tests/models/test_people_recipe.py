@@ -41,7 +41,7 @@ from izwi_models.tiny.recipes.people.kokoro_voices import (
 from izwi_models.tiny.recipes.people.phonemes import Phonemizer
 from izwi_models.tiny.recipes.people.phrases import LONGEST, phrases
 from izwi_models.tiny.recipes.people.piper_speech import token_ids
-from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, SAMPLE_RATE
+from izwi_models.tiny.recipes.speech import EDGE, FRAME, LABEL, PHONES, SAMPLE_RATE, SILENCE
 
 EMBEDDED = Path(run.__file__).parents[2]
 CPU = torch.device("cpu")
@@ -369,8 +369,17 @@ def test_the_voice_speaks_for_the_corpus(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path, "voice", CPU)
     assert len(corpus) == 2
     assert corpus.frames.sum() * FRAME / SAMPLE_RATE == seconds
-    assert set(corpus.phones.tolist()) == {UNLABELLED}
+    silence = json.loads(PHONES.read_text())[SILENCE]
+    assert set(corpus.phones.tolist()) <= {UNLABELLED, silence}
     assert read_words(tmp_path, "voice", None) == [[], []]
+
+
+def test_of_the_voices_labels_only_silence_is_known() -> None:
+    loud = (np.sin(np.arange(LABEL) / 5) * 3000).astype(np.int16)
+    quiet, rest = (loud / 30).astype(np.int16), loud[:100]
+    labels = voice_speech.silence_labels(np.concatenate([loud, quiet, quiet * 0, loud, rest]))
+    silence = json.loads(PHONES.read_text())[SILENCE]
+    assert labels.tolist() == [UNLABELLED, silence, silence, UNLABELLED]
 
 
 def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
