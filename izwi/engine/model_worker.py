@@ -476,6 +476,8 @@ class ModelWorker:
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
+        if pcm is not None and sequence.request.gain != 1.0:
+            pcm = pcm * np.float32(sequence.request.gain)
         if not first or "reason" in rest:  # a copy: the chunk may be read while the request runs
             rest["timing"] = replace(sequence.timing, events=list(sequence.timing.events))
         return Chunk(sequence.request.request_id, log, pcm, **rest)

@@ -175,6 +175,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         logprobs: Chunks have the log probability of each entry.
         top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
         grammar: Grammar that the entries must match; None allows any entries.
+        gain: The factor of its audio, which levels a voice.
         ask: The input that it was prepared from, kept for recordings.
         caller: Who asked; callers have equal shares where the device is short. See
             `izwi.fairness.callers`.
@@ -203,6 +204,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     logprobs: bool = False
     top_logprobs: int = 0
     grammar: Grammar | None = None
+    gain: float = 1.0
     ask: (
         SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
     ) = None

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soxr
+import torch
 
 from izwi.arrays import Float32
 from izwi.backends.torch.backend import torch_backend
@@ -22,6 +23,7 @@ from izwi.inputs.speech import ReferenceClip, SpeechInput, TextMode, Transcripti
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.services.transcription.transcribe import PieceOptions, open_transcription
+from izwi_models.tiny.recipes.loudness import loudness
 
 SENTENCES = (
     "The train leaves at seven in the morning.",
@@ -114,6 +116,20 @@ async def test_embedded_voice_is_transcribed_correctly(world: World, mode: TextM
         missed += sum(word not in heard for word in bag(text))
         total += len(bag(text))
     assert missed / total < 0.1, f"{missed} of {total} words were not heard"
+
+
+@pytest.mark.slow
+async def test_all_voices_are_equally_loud(world: World) -> None:
+    """Of sentences and seeds other than those by which they were levelled, within 0.5 LU each."""
+    levels = {}
+    for voice in world.registry.speech("izwi-tiny-tts").speakers:
+        asked = [(text, 40 + seed) for text in SENTENCES for seed in range(4)]
+        said = await asyncio.gather(*(world.say(t, voice=voice, seed=s) for t, s in asked))
+        heard = [loudness(torch.from_numpy(pcm)[None]) for pcm, _ in said]
+        levels[voice] = float(torch.cat(heard).mean())
+        assert max(np.abs(pcm).max() for pcm, _ in said) < 1.0
+    middle = sum(levels.values()) / len(levels)
+    assert all(abs(level - middle) < 0.5 for level in levels.values()), levels
 
 
 async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:

@@ -103,6 +103,18 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
         assert np.abs(pcm - expected).max() < 1e-5, name
 
 
+def test_a_gain_changes_the_audio_and_nothing_else(tmp_path: Path) -> None:
+    model, engine = load(tmp_path, "base")
+    ask = SpeechInput(text="Hi there", seed=4, max_new_tokens=12)
+    plain = model.frontend.prepare_speech("plain", "tiny", ask)
+    chunks = finish(engine, [plain, replace(plain, request_id="raised", gain=0.25)])
+    codes, pcm = joined(chunks["plain"])
+    raised_codes, raised_pcm = joined(chunks["raised"])
+    assert (raised_codes == codes).all()
+    assert np.abs(pcm).max() > 0
+    assert (raised_pcm == pcm * np.float32(0.25)).all()
+
+
 def test_a_clip_is_encoded_by_the_engine(tmp_path: Path) -> None:
     model, engine = load(tmp_path, "both")
     clip = ReferenceClip(CLIP, "in the rain")

@@ -332,6 +332,24 @@ def test_dialects_must_be_languages(tmp_path: Path) -> None:
         load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
 
 
+def test_a_speaker_is_raised_by_the_gain_of_its_checkpoint(tmp_path: Path) -> None:
+    folder = write_tiny_tts(tmp_path, "both")
+    _edit(folder, "config.json", {"spk_gain_db": {"eric": 6.0, "vivian": -20.0}})
+    model = load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
+    assert prepared(model, "Hi", voice="Eric").gain == pytest.approx(1.9953, abs=1e-4)
+    assert prepared(model, "Hi", voice="vivian").gain == pytest.approx(0.1)
+    assert prepared(model, "Hi", voice="ryan").gain == 1.0
+    assert prepared(model, "Hi", voice=voice(frames=40)).gain == 1.0
+
+
+@pytest.mark.parametrize("gains", [{"nobody": 1.0}, {"eric": 25.0}, {"eric": -1e999}])
+def test_gains_are_of_speakers_and_bounded(tmp_path: Path, gains: dict[str, float]) -> None:
+    folder = write_tiny_tts(tmp_path, "custom_voice")
+    _edit(folder, "config.json", {"spk_gain_db": gains})
+    with pytest.raises(CheckpointError, match=r"spk_gain_db (names|raises)"):
+        load_checkpoint(FAMILY, folder, torch_backend("cpu", "float32"))
+
+
 def test_pad_goes_beside_a_clip_longer_than_its_text(load: LoadModel) -> None:
     request = prepared(load("base"), "Hi", voice=voice(frames=40))
     prompt = prompt_of(request)

@@ -8,7 +8,7 @@ the published files leave it out, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ _CODEC_IDS = (
     "codec_think_bos_id",
     "codec_think_eos_id",
 )
+_MOST_GAIN_DB = 24.0  # 16 times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class TTSConfig:
             normalized first and spoken sentence by sentence; our own key.
         clones_by_vector: Whether it follows a clip's speaker vector and was not trained to continue
             a clip, so that the clip's text is ignored; our own key.
+        spk_gain_db: What a speaker's audio is raised by, in dB, so that all are equally loud; our
+            own key.
         guard_frames: A request without a limit of its own ends after this many frames ...
         guard_frames_per_token: ... plus this many for each text token, because a talker that misses
             its end would never stop. Speech takes 3 to 5 frames a token.
@@ -115,6 +118,7 @@ class TTSConfig:
     max_text_characters: int | None = None
     plain_english: bool = False
     clones_by_vector: bool = False
+    spk_gain_db: Mapping[str, float] = field(default_factory=dict)
     guard_frames: int = 250
     guard_frames_per_token: int = 12
 
@@ -162,6 +166,13 @@ def read_config(folder: Path) -> TTSConfig:
     for act in (talker.hidden_act, talker.code_predictor_config.hidden_act):
         if act != "silu":
             raise CheckpointError(f"{where}: hidden_act is {act!r}, only 'silu' is supported")
+    for name, gain_db in config.spk_gain_db.items():
+        if name not in talker.spk_id:
+            raise CheckpointError(f"{where}: spk_gain_db names {name!r}, which is not a speaker")
+        if not abs(gain_db) <= _MOST_GAIN_DB:
+            raise CheckpointError(
+                f"{where}: spk_gain_db raises {name!r} by {gain_db} dB, at most {_MOST_GAIN_DB}"
+            )
     _check_ids(config, where)
     return config
 

@@ -252,6 +252,7 @@ def lay_out(
         min_entries=MIN_FRAMES,
         stop_ids=(config.talker_config.codec_eos_token_id,),
         open_input=is_open,
+        gain=conditioning.gain,
         ask=ask,
     )
 
@@ -282,6 +283,7 @@ def _resolve_voice(
     return Conditioning(
         speaker=talker.spk_id[name],
         language=talker.codec_language_id[dialect] if dialect else None,
+        gain=10 ** (checkpoint.config.spk_gain_db.get(name, 0.0) / 20),
     )
 
 

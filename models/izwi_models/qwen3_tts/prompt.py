@@ -118,6 +118,7 @@ class Conditioning:
         encode_inputs: See `SpeechPrompt`.
         voice: See `SpeechPrompt`.
         mode: FULL puts all text first, STREAMING adds one token to each frame.
+        gain: The factor of the audio.
     """
 
     instruct: Sequence[int] = ()
@@ -127,6 +128,7 @@ class Conditioning:
     encode_inputs: tuple[EncodeInput, ...] = ()
     voice: VoicePrompt | None = None
     mode: TextMode = TextMode.FULL
+    gain: float = 1.0
 
     @property
     def first_ids(self) -> int:
