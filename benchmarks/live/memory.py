@@ -132,7 +132,10 @@ def _seconds(events: list[dict[str, Any]]) -> float:
 
 @asynccontextmanager
 async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
-    """Open a session that is not paced, with a key if the server needs one."""
+    """Open a session that is not paced, with a key if the server needs one.
+
+    The seed decides what is typed, the noise under what is said, and what is drawn for answers.
+    """
     address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model=izwi-tiny-chat"
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with connect(
@@ -146,7 +149,8 @@ async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
             },
             "output": {"lead_ms": 0},
         }
-        await talker.send_event("session.update", session={"type": "realtime", "audio": audio})
+        settings = {"type": "realtime", "audio": audio, "seed": seed}
+        await talker.send_event("session.update", session=settings)
         await talker.until("session.updated")
         yield talker
 

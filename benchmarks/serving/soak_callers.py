@@ -48,6 +48,7 @@ _REFUSED = (429, 503)
 _SLOW_BYTES, _SLOW_S = 4096, 0.17
 _TIMEOUT_S = 180.0
 _WAV_HEADER_BYTES = 44
+_HEARD = "conversation.item.input_audio_transcription.completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +263,12 @@ class Callers:
 
 
 def _said(events: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the words of an answer, and whether any audio came."""
+    """Return what was heard of a question, the words of its answer, and whether any audio came."""
+    heard = [event["transcript"] for event in events if event["type"] == _HEARD]
     (item,) = events[-1]["response"]["output"]
     words = item["content"][0]["transcript"]
     has_audio = any(event["type"] == "response.output_audio.delta" for event in events)
-    return f"{words} {has_audio}".encode()
+    return f"heard {heard}, answered {words!r}, audio {has_audio}".encode()
 
 
 def _speech(text: str, seed: int, **more: str) -> dict[str, Any]:
