@@ -50,6 +50,9 @@ _TYPED = (
     "How far is it from {} to {}?",
 )
 _TYPED_EVERY, _INTERRUPTED_EVERY = 2, 7
+# Without a system message the embedded model's template has the time of day, so that the same
+# question would be another prompt in the next minute.
+INSTRUCTIONS = "It is 12:00 on Friday, 27 November 2026."
 _PROCESSES = {"engine": "engine_process", "api": "api_server_process"}
 
 
@@ -149,7 +152,12 @@ async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
             },
             "output": {"lead_ms": 0},
         }
-        settings = {"type": "realtime", "audio": audio, "seed": seed}
+        settings = {
+            "type": "realtime",
+            "audio": audio,
+            "seed": seed,
+            "instructions": INSTRUCTIONS,
+        }
         await talker.send_event("session.update", session=settings)
         await talker.until("session.updated")
         yield talker
