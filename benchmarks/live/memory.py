@@ -50,6 +50,9 @@ _TYPED = (
     "How far is it from {} to {}?",
 )
 _TYPED_EVERY, _INTERRUPTED_EVERY = 2, 7
+# Without a system message the embedded model's template has the time of day, so that the same
+# question would be another prompt in the next minute.
+INSTRUCTIONS = "It is 12:00 on Friday, 27 November 2026."
 _PROCESSES = {"engine": "engine_process", "api": "api_server_process"}
 
 
@@ -132,7 +135,10 @@ def _seconds(events: list[dict[str, Any]]) -> float:
 
 @asynccontextmanager
 async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
-    """Open a session that is not paced, with a key if the server needs one."""
+    """Open a session that is not paced, with a key if the server needs one.
+
+    The seed decides what is typed, the noise under what is said, and what is drawn for answers.
+    """
     address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model=izwi-tiny-chat"
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with connect(
@@ -146,7 +152,13 @@ async def session(url: str, seed: int, key: str = "") -> AsyncIterator[Talker]:
             },
             "output": {"lead_ms": 0},
         }
-        await talker.send_event("session.update", session={"type": "realtime", "audio": audio})
+        settings = {
+            "type": "realtime",
+            "audio": audio,
+            "seed": seed,
+            "instructions": INSTRUCTIONS,
+        }
+        await talker.send_event("session.update", session=settings)
         await talker.until("session.updated")
         yield talker
 

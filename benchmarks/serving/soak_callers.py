@@ -1,7 +1,8 @@
 """Callers of the soak: one request of each kind, compared with the undisturbed answer.
 
-Every request has a seed, so on a CPU its answer is the same whatever else runs, also when its
-engine is killed meanwhile. The undisturbed answers are taken one after the other, before the load
+Every request has a seed, and a system message where there may be one (a template may say the time
+otherwise), so on a CPU its answer is the same whatever else runs, also when its engine is killed
+meanwhile. The undisturbed answers are taken one after the other, before the load
 begins.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import aiohttp
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from benchmarks.live.memory import session
+from benchmarks.live.memory import INSTRUCTIONS, session
 from benchmarks.measure import TEXTS
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER
 from izwi.audio.pcm import from_s16le
@@ -48,6 +49,7 @@ _REFUSED = (429, 503)
 _SLOW_BYTES, _SLOW_S = 4096, 0.17
 _TIMEOUT_S = 180.0
 _WAV_HEADER_BYTES = 44
+_HEARD = "conversation.item.input_audio_transcription.completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +216,8 @@ class Callers:
             answer.add((await got.json())["text"].encode(), is_text=True)
 
     async def _chat(self, number: int, answer: Answer) -> None:
-        body = {
-            "model": _CHAT,
-            "messages": [{"role": "user", "content": _QUESTIONS[number]}],
-            "stream": True,
-            "seed": number,
-        }
         path = "/v1/chat/completions"
-        async with self._http.post(path, json=body, headers=self._headers) as got:
+        async with self._http.post(path, json=question(number), headers=self._headers) as got:
             await _check(got)
             is_done = False
             async for line in got.content:
@@ -261,12 +257,26 @@ class Callers:
                 raise
 
 
+def question(number: int) -> dict[str, Any]:
+    """Return the body of a chat request; its prompt is the same at any time of day."""
+    return {
+        "model": _CHAT,
+        "messages": [
+            {"role": "system", "content": INSTRUCTIONS},
+            {"role": "user", "content": _QUESTIONS[number]},
+        ],
+        "stream": True,
+        "seed": number,
+    }
+
+
 def _said(events: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the words of an answer, and whether any audio came."""
+    """Return what was heard of a question, the words of its answer, and whether any audio came."""
+    heard = [event["transcript"] for event in events if event["type"] == _HEARD]
     (item,) = events[-1]["response"]["output"]
     words = item["content"][0]["transcript"]
     has_audio = any(event["type"] == "response.output_audio.delta" for event in events)
-    return f"{words} {has_audio}".encode()
+    return f"heard {heard}, answered {words!r}, audio {has_audio}".encode()
 
 
 def _speech(text: str, seed: int, **more: str) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""What the processes of a server use over time: memory, open files, processor time."""
+"""What the processes of a server use over time: memory, open files, processor time.
+
+Pages of keys and values fill up to their bound for as long as prompts are new, and connections come
+and go with their callers: both are counted apart, because neither is a leak.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,19 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
 
 _PROGRAMS = ("engine_process", "api_server_process", "decode_worker", "grammar_worker")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ESTABLISHED = "01"  # as /proc/net/tcp writes the state of a connection
 # Memory moves by this much without a reason: an allocator's arenas, a cache of the interpreter.
 NOISE_BYTES = 512 << 10
 
@@ -28,9 +35,11 @@ class Usage(NamedTuple):
     Attributes:
         pss_bytes: Its memory, and of what it shares with others its share.
         private_bytes: Its memory that no other process has.
-        handles: Open files, sockets and pipes.
+        handles: Open files, sockets and pipes, without the connections of callers who are there.
         threads: Its threads.
         cpu_s: Processor time so far.
+        pages_bytes: Of an engine, its pages of keys and values that hold something, on the device
+            and in host memory. Both are bounded; a page that is free again stays touched.
     """
 
     pss_bytes: int
@@ -38,6 +47,7 @@ class Usage(NamedTuple):
     handles: int
     threads: int
     cpu_s: float
+    pages_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +67,17 @@ class Sample:
     machine_busy_s: float
 
 
-def sample(supervisor: int, port: int) -> Sample:
-    """Look at all processes of a server once."""
+def sample(supervisor: int, port: int, key: str) -> Sample:
+    """Look at all processes of a server once; `key` may read its metrics."""
     replicas = ask_supervisor(port, ListReplicas()).replicas
     engines = {replica.pid: replica.replica for replica in replicas}
+    headers = {"authorization": f"Bearer {key}"}
+    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=60.0)
+    pages_bytes = pages_bytes_of(metrics.raise_for_status().text)
     used = {}
     for name, pid in _named(supervisor, engines):
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            used[name, pid] = _usage_of(pid)
+            used[name, pid] = usage_of(pid, port, pages_bytes.get(name, 0))
     is_whole = all(replica.status == "ready" for replica in replicas)
     return Sample(time.monotonic(), is_whole, used, _machine_busy_s())
 
@@ -103,7 +116,35 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def _usage_of(pid: int) -> Usage:
+def pages_bytes_of(metrics: str) -> dict[str, int]:
+    """Return the bytes of pages that hold something, by the name of the engine."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for family in text_string_to_metric_families(metrics):
+        name = family.name.removeprefix("izwi_engine_")
+        if name in ("pages", "free_pages", "host_pages", "page_bytes"):
+            for one in family.samples:
+                who = f"engine {one.labels.get('replica', '0')}", one.labels["model"]
+                found.setdefault(who, {})[name] = one.value
+    sizes: dict[str, int] = {}
+    for (engine, _), counts in found.items():
+        held = counts["pages"] - counts["free_pages"] + counts.get("host_pages", 0.0)
+        sizes[engine] = sizes.get(engine, 0) + round(held * counts["page_bytes"])
+    return sizes
+
+
+def _of_callers(port: int) -> set[str]:
+    """Return the connections to a port of callers who have not closed them, as /proc names them."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(f":{port:04X}") and fields[3] == _ESTABLISHED:
+                found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
+    """Look at one process of a server that listens on a port. Raises OSError if it has ended."""
     folder = Path(f"/proc/{pid}")
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
@@ -111,8 +152,12 @@ def _usage_of(pid: int) -> Usage:
     # the name may have spaces; what follows its bracket are numbers
     stat = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
-    handles = sum(1 for _ in (folder / "fd").iterdir())
-    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s)
+    handles = 0
+    callers = _of_callers(port)
+    for file in (folder / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            handles += str(file.readlink()) not in callers
+    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s, pages_bytes)
 
 
 def _machine_busy_s() -> float:
@@ -145,6 +190,10 @@ class Trend:
         pss_percent_per_hour: Slope of its memory, of the median.
         private_percent_per_hour: The same of the memory that it does not share.
         pss_growth_bytes: Slope times the time.
+        own_percent_per_hour: As `pss_percent_per_hour`, of its memory without the most that its
+            pages of keys and values have held so far.
+        own_growth_bytes: That slope times the time.
+        pages_mib: The most that its pages have held, in the end.
         handles: Median in the first fifth of the time, and in the last.
         threads: The same.
     """
@@ -155,13 +204,16 @@ class Trend:
     pss_percent_per_hour: float
     private_percent_per_hour: float
     pss_growth_bytes: float
+    own_percent_per_hour: float
+    own_growth_bytes: float
+    pages_mib: float
     handles: tuple[float, float]
     threads: tuple[float, float]
 
     def has_grown(self, percent_per_hour: float) -> bool:
-        """Return whether memory grows faster than this, by more than noise."""
-        is_steep = self.pss_percent_per_hour > percent_per_hour
-        return is_steep and self.pss_growth_bytes > NOISE_BYTES
+        """Return whether memory besides pages grows faster than this, by more than noise."""
+        is_steep = self.own_percent_per_hour > percent_per_hour
+        return is_steep and self.own_growth_bytes > NOISE_BYTES
 
     def has_more_handles(self) -> bool:
         """Return whether more files are open at the end than at the beginning."""
@@ -180,15 +232,22 @@ def trends(samples: Sequence[Sample], from_s: float) -> list[Trend]:
     if len(counted) < 10:
         return []
     lived = set.intersection(*(set(one.used) for one in counted))
-    return [_trend(who, counted) for who in sorted(lived)]
+    before = [one for one in samples if one.at_s < from_s]
+    return [_trend(who, counted, _most_pages(who, before)) for who in sorted(lived)]
 
 
-def _trend(who: tuple[str, int], counted: Sequence[Sample]) -> Trend:
+def _most_pages(who: tuple[str, int], samples: Sequence[Sample]) -> int:
+    return max((one.used[who].pages_bytes for one in samples if who in one.used), default=0)
+
+
+def _trend(who: tuple[str, int], counted: Sequence[Sample], had_pages_bytes: int) -> Trend:
     at_s = [one.at_s for one in counted]
     used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
     pss = slope_per_s(at_s, [one.pss_bytes for one in used])
     private = slope_per_s(at_s, [one.private_bytes for one in used])
+    pages = list(accumulate((one.pages_bytes for one in used), max, initial=had_pages_bytes))[1:]
+    own = slope_per_s(at_s, [one.pss_bytes - most for one, most in zip(used, pages, strict=True)])
     pss_bytes = statistics.median(one.pss_bytes for one in used)
     private_bytes = statistics.median(one.private_bytes for one in used)
     fifth = max(1, len(used) // 5)
@@ -200,6 +259,9 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample]) -> Trend:
         round(pss * 3600 / pss_bytes * 100, 2),
         round(private * 3600 / private_bytes * 100, 2),
         round(pss * seconds),
+        round(own * 3600 / pss_bytes * 100, 2),
+        round(own * seconds),
+        round(pages[-1] / (1 << 20), 1),
         (
             statistics.median(one.handles for one in first),
             statistics.median(one.handles for one in last),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from izwi.engine.engine import Engine
 from izwi.errors import EngineStopped
 from izwi.request.request import Reason
 from izwi.request.sequence import PauseReason
+from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import EngineSide, OverSockets, toy_engine, until
@@ -359,3 +362,22 @@ async def test_a_server_that_leaves_waits_for_no_engine():
         world.die()
         world.api_server.give_up()
         assert isinstance((await asyncio.wait_for(read(stream), 60))[-1].error, EngineStopped)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts files in /proc")
+async def test_engines_that_are_gone_leave_no_open_files(tmp_path):
+    api_server = RemoteEngine("server", tmp_path, RequestCodec())
+
+    def num_open():
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    def live_through(engines):
+        for number in engines:
+            api_server.connect(f"ipc://{tmp_path / f'engine-{number}'}")
+            api_server.disconnect()
+
+    live_through(range(1))  # ZeroMQ opens some for its threads
+    before = num_open()
+    live_through(range(1, 11))
+    await until(lambda: num_open() < before + 10)  # they are closed on another thread
+    await api_server.stop()

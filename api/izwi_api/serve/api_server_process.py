@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from izwi.checkpoints.registry import Registry
-from izwi.host.allocator import IDLE_S, settle, trim
+from izwi.host.allocator import IDLE_S, settle, share_heaps, trim
 from izwi_api.http.app_state import AppState
 from izwi_api.http.drain import Drain
 from izwi_api.http.metrics import Restarts
@@ -210,6 +210,7 @@ def main(load: LoadModels = load_frontends) -> None:
     Args:
         load: Reads the models.
     """
+    share_heaps()
     with child_process() as control:
         spec = control.first(ApiServerSpec)
         run(control, spec, load(spec))

@@ -1,0 +1,108 @@
+"""What the soak sends is the same at any time of day, and what it counts are leaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+import pytest
+from websockets.asyncio.server import serve
+
+from benchmarks.live.memory import session
+from benchmarks.serving.soak_callers import _said, question
+from benchmarks.serving.soak_processes import Sample, Usage, pages_bytes_of, trends, usage_of
+
+_MIB = 1 << 20
+
+
+async def test_live_sessions_have_a_seed_and_instructions() -> None:
+    settings = []
+
+    async def answer(connection):
+        settings.append(json.loads(await connection.recv())["session"])
+        await connection.send('{"type": "session.updated"}')
+        await connection.wait_closed()
+
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for seed in (1, 1, 2):
+            async with session(f"http://127.0.0.1:{port}", seed):
+                pass
+    assert settings[0] == settings[1]
+    assert [one["seed"] for one in settings] == [1, 1, 2]
+    # without them a template may say what time it is
+    assert settings[0]["instructions"]
+
+
+def test_chats_have_a_system_message_and_a_seed() -> None:
+    body = question(3)
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    assert body["seed"] == 3
+
+
+def test_what_was_heard_is_compared_too() -> None:
+    def said(heard: str) -> bytes:
+        message = {"content": [{"transcript": "At seven."}]}
+        return _said(
+            [
+                {
+                    "type": "conversation.item.input_audio_transcription.completed",
+                    "transcript": heard,
+                },
+                {"type": "response.output_audio.delta"},
+                {"type": "response.done", "response": {"output": [message]}},
+            ]
+        )
+
+    assert said("When?") == said("When?") != said("Then?")
+
+
+def test_connections_count_once_their_callers_have_left() -> None:
+    def handles() -> int:
+        return usage_of(os.getpid(), port).handles
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        before = handles()
+        client = socket.create_connection(("127.0.0.1", port))
+        connection, _ = listening.accept()
+        # both ends are in this process, and only one is the server's
+        assert handles() == before + 1
+        client.close()
+        until_s = time.monotonic() + 30.0
+        while handles() < before + 1 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert handles() == before + 1, "the server's end is a leak now, the client's is gone"
+        connection.close()
+        assert handles() == before
+
+
+def test_pages_are_counted_on_the_device_and_in_host_memory() -> None:
+    def lines(name: str, *values: float) -> str:
+        labels = ('model="a",replica="0"', 'model="b",replica="0"', 'model="a",replica="1"')
+        return "".join(
+            f"izwi_engine_{name}{{{label}}} {value}\n"
+            for label, value in zip(labels, values, strict=True)
+        )
+
+    text = lines("pages", 10, 20, 10) + lines("free_pages", 4, 19, 10)
+    text += lines("host_pages", 0, 2, 0) + lines("page_bytes", 100, 1000, 100)
+    assert pages_bytes_of(text) == {"engine 0": 6 * 100 + 3 * 1000, "engine 1": 0}
+
+
+@pytest.mark.parametrize(
+    ("pages_mib", "leak_mib", "has_grown"), [(20, 0, False), (20, 5, True), (0, 5, True)]
+)
+def test_pages_that_fill_up_are_no_leak(pages_mib: int, leak_mib: int, has_grown: bool) -> None:
+    # the pages are used in turn, and those that are free again stay touched
+    samples = []
+    for place in range(40):
+        touched = pages_mib * _MIB * place // 40
+        held = touched if place % 2 == 0 else 0
+        pss = 100 * _MIB + touched + leak_mib * _MIB * place // 40
+        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, held)}
+        samples.append(Sample(60.0 * place, True, used, 0.0))
+    (trend,) = trends(samples, 600.0)
+    assert trend.has_grown(1.0) is has_grown
