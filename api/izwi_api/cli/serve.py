@@ -242,6 +242,14 @@ ImagesOption = Annotated[
         "(pip install 'izwi[images]').",
     ),
 ]
+ImagesMibOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Memory for --images: of the GPU, which speech then leaves free, or the host's without"
+        " one. More ends the process that draws, not the server. 0: no limit, and none left free.",
+    ),
+]
 WarmOption = Annotated[
     Path | None,
     typer.Option(help="File of system prompts and voices that engines compute when they start."),
@@ -272,6 +280,7 @@ def serve(
     record: RecordOption = None,
     warm: WarmOption = None,
     images: ImagesOption = None,
+    images_mib: ImagesMibOption = 0,
     policy: PolicyOption = "deadline",
     speculate: SpeculateOption = "off",
     max_queue_s: MaxQueueOption = 60.0,
@@ -327,6 +336,7 @@ def serve(
             max_prefill_s=max_prefill_s,
             max_decode_s=max_decode_s,
             device_bytes=device_mib << 20,
+            images_bytes=images_mib << 20 if images is not None else 0,
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,
             host_bytes=host_mib << 20,
@@ -364,9 +374,12 @@ def _drawing(options: ServeOptions) -> Iterator[ServeOptions]:
     if model is None:
         yield options
         return
+    from izwi_api.drawing.options import PipelineOptions
     from izwi_api.drawing.supervised import drawing_process
 
-    with drawing_process(model.folder, options.runtime.device) as path:
+    device, memory_bytes = options.runtime.device, options.config.images_bytes
+    how = PipelineOptions(folder=model.folder, device=device, memory_bytes=memory_bytes)
+    with drawing_process(how, options.settings.hung_after_s) as path:
         settings = replace(options.settings, image_model=replace(model, socket=path))
         yield replace(options, settings=settings)
 
