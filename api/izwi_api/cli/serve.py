@@ -378,7 +378,7 @@ def _drawing(options: ServeOptions) -> Iterator[ServeOptions]:
     from izwi_api.drawing.supervised import drawing_process
 
     device, memory_bytes = options.runtime.device, options.config.images_bytes
-    how = PipelineOptions(folder=model.folder, device=device, memory_bytes=memory_bytes)
+    how = PipelineOptions(folder=str(model.folder), device=device, memory_bytes=memory_bytes)
     with drawing_process(how, options.settings.hung_after_s) as path:
         settings = replace(options.settings, image_model=replace(model, socket=path))
         yield replace(options, settings=settings)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct
 
 
@@ -19,7 +17,7 @@ class PipelineOptions(Struct, frozen=True, kw_only=True):
         attention: A backend of diffusers' attention, such as "native" or "flash"; None for its own.
     """
 
-    folder: Path
+    folder: str
     device: str = "auto"
     memory_bytes: int = 0
     compiles: bool = False

@@ -75,10 +75,10 @@ class Pipeline:
         folder, options = self._options.folder, self._options
         # bfloat16 is slow on CPUs
         dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
-        logger.info("loading %s on %s", folder.name, self.device)
+        logger.info("loading %s on %s", folder, self.device)
         try:
             pipeline = DiffusionPipeline.from_pretrained(
-                str(folder), dtype=dtype, local_files_only=True, use_safetensors=True
+                folder, dtype=dtype, local_files_only=True, use_safetensors=True
             )
         except (OSError, ValueError, AttributeError, ImportError) as error:
             raise CheckpointError(f"{folder}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from base64 import b64encode
 from collections.abc import AsyncGenerator
@@ -36,10 +35,9 @@ from izwi_api.schemas.images import (
     EditForm,
     ImagesBody,
     check_stream,
-    compression_of,
     parse_edit,
-    size_of,
 )
+from izwi_api.services.image_jobs import job_of
 from izwi_api.services.images import ImageDecoder
 from izwi_api.settings import ImageModel
 
@@ -48,12 +46,9 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-# The steps of each quality, in those that the model takes by itself.
-EFFORTS = {"low": 0.5, "auto": 1.0, "medium": 1.0, "standard": 1.0, "high": 2.0, "hd": 2.0}
 # Whoever has the name of a file may read it: a browser sends no key for an image in a page.
 RESULTS = "/v1/images/results/"
 _RESULTS_FOLDER = "results"
-_SEED_BITS = 32
 # Larger images are reduced, and sides become multiples.
 _SIZING = ImageSizing(SIDE_STEP, SIDE_STEP * SIDE_STEP, MAX_PIXELS)
 
@@ -137,23 +132,6 @@ def _model(served: ImageModel | None, name: str | None) -> ImageModel:
             f"no model that draws is called {name!r}; it is {served.name!r}", param="model"
         )
     return served
-
-
-def job_of(body: ImagesBody) -> DrawJob:
-    """Return what a body asks for. Raises InvalidRequest."""
-    from izwi_api.drawing.jobs import DrawJob  # only here: most servers draw nothing
-
-    return DrawJob(
-        prompt=body.prompt,
-        size=size_of(body),
-        count=body.n,
-        steps=body.steps,
-        effort=EFFORTS[body.quality],
-        seed=secrets.randbits(_SEED_BITS) if body.seed is None else body.seed,
-        file_format=body.output_format,
-        compression=compression_of(body),
-        num_partials=body.partial_images,
-    )
 
 
 async def _answered(
