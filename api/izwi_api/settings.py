@@ -183,6 +183,7 @@ class Settings:
         access: Who may use the server.
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
         image_model: What draws; None: nothing does.
+        video_model: What draws videos, in a process of its own.
         log: What is logged, and how.
     """
 
@@ -220,6 +221,7 @@ class Settings:
     access: Access = Access()
     tls: TlsFiles | None = None
     image_model: ImageModel | None = None
+    video_model: ImageModel | None = None
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

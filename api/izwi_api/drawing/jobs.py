@@ -58,6 +58,8 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
         picture: What to change, instead of drawing from nothing.
         mask: Where to change it: white; of the picture's size.
         strength: How much of the picture is lost, 0 to 1; None for the pipeline's own.
+        seconds: Length of a video, which is drawn instead of images; its file is MP4.
+        frames_per_s: Of a video; None for the pipeline's own.
     """
 
     prompt: str
@@ -72,10 +74,12 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
     picture: Picture | None = None
     mask: Picture | None = None
     strength: float | None = None
+    seconds: int | None = None
+    frames_per_s: int | None = None
 
 
 class Drawn(Struct, tag=True, frozen=True):
-    """A finished image: a file in the job's format, and its size in pixels."""
+    """A finished image or video: a file in the job's format, and its size in pixels."""
 
     content: bytes
     width: int

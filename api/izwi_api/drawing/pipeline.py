@@ -23,6 +23,8 @@ from izwi_api.drawing.previews import can_preview, preview, preview_steps
 
 logger = logging.getLogger(__name__)
 
+# Of videos whose pipeline does not say: that of Wan.
+_FRAMES_PER_S = 16
 # What torch says if a CPU has no memory, for which it has no error of its own.
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "std::bad_alloc")
 
@@ -127,12 +129,20 @@ class _Drawing:
         if self._has_left():
             raise _ClientLeft
         try:
-            image: Image.Image = self._pipeline(**arguments).images[0]
+            output = self._pipeline(**arguments)
         except ValueError as error:
             if self._has_begun:
                 raise
             raise InvalidValue(f"this model refuses the request: {error}") from error
-        self._report(Drawn(_file_of(image, self._job), image.width, image.height))
+        if self._job.seconds is None:
+            image: Image.Image = output.images[0]
+            content = _file_of(image, self._job)
+        else:
+            from izwi_api.drawing.mp4 import mp4_of  # only here: most pipelines draw images
+
+            frames = output.frames[0]
+            image, content = frames[0], mp4_of(frames, self._frames_per_s())
+        self._report(Drawn(content, image.width, image.height))
 
     def _arguments(self) -> dict[str, Any]:
         job, takes = self._job, self._parameters
@@ -152,10 +162,17 @@ class _Drawing:
             arguments["strength"] = job.strength
         if size is not None and (job.picture is None or {"width", "height"} <= takes.keys()):
             arguments["width"], arguments["height"] = size
+        if job.seconds is not None:
+            arguments["num_frames"] = self._num_frames(job.seconds)
+            arguments["output_type"] = "pil"
+            if "frame_rate" in takes:
+                arguments["frame_rate"] = self._frames_per_s()
         if "callback_on_step_end" in takes:
             arguments["callback_on_step_end"] = self._after_step
         if unknown := arguments.keys() - takes.keys():
             name = "size" if unknown & {"width", "height"} else min(unknown)
+            if name == "num_frames":
+                raise CheckpointError(f"{type(self._pipeline).__name__} draws no videos")
             raise UnsupportedParameter(f"this model takes no {name}", param=name)
         can_show = "callback_on_step_end" in takes and can_preview(self._pipeline)
         if job.num_partials and not can_show:
@@ -190,6 +207,18 @@ class _Drawing:
                 "partial images of this model need a size", param="partial_images"
             )
         return side, side
+
+    def _frames_per_s(self) -> int:
+        if self._job.frames_per_s is not None:
+            return self._job.frames_per_s
+        own = self._parameters.get("frame_rate")
+        return _FRAMES_PER_S if own is None else int(own.default)
+
+    def _num_frames(self, seconds: int) -> int:
+        """Return the frames of a video: the first, and as many as latents stand for."""
+        names = ("vae_temporal_compression_ratio", "vae_scale_factor_temporal")
+        ratio = max(getattr(self._pipeline, name, 1) for name in names)
+        return ratio * max(1, round((seconds * self._frames_per_s() - 1) / ratio)) + 1
 
     def _num_steps(self) -> int:
         if self._job.steps is not None:

@@ -1,4 +1,4 @@
-"""POST /v1/images/generations and /v1/images/edits, in OpenAI's format, and files of results."""
+"""POST /v1/images/generations and /v1/images/edits, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from msgspec.structs import replace
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from izwi.errors import (
-    FileNotStored,
     InvalidRequest,
     InvalidValue,
     IzwiError,
@@ -27,6 +26,7 @@ from izwi_api.http.bodies import read_form, read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, comment, event
+from izwi_api.routes.image_results import RESULTS, result_files
 from izwi_api.routes.openapi import answers, form_body, json_body
 from izwi_api.schemas.form import Form
 from izwi_api.schemas.images import (
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-# Whoever has the name of a file may read it: a browser sends no key for an image in a page.
-RESULTS = "/v1/images/results/"
-_RESULTS_FOLDER = "results"
 # Larger images are reduced, and sides become multiples.
 _SIZING = ImageSizing(SIDE_STEP, SIDE_STEP * SIDE_STEP, MAX_PIXELS)
 
@@ -110,19 +107,6 @@ async def _picture(decoder: ImageDecoder, form: Form, name: str) -> Picture:
     return Picture(width, height, pixels.tobytes())
 
 
-@router.get(RESULTS + "{name}", response_class=Response, responses=answers("image/*"))
-async def image_result(request: Request, name: str) -> Response:
-    """Return an image that was drawn in the last hour."""
-    from izwi_api.drawing.results import ResultFiles
-
-    served = services_of(request).settings.image_model
-    files = None if served is None else ResultFiles(served.socket.parent / _RESULTS_FOLDER)
-    path = None if files is None else await asyncio.to_thread(files.find, name)
-    if path is None:
-        raise FileNotStored("there is no such image, or no longer", param="name")
-    return FileResponse(path, headers={"cache-control": "private, max-age=3600"})
-
-
 def _model(served: ImageModel | None, name: str | None) -> ImageModel:
     if served is None:
         message = "this server draws no images: it was started without --images"
@@ -165,9 +149,7 @@ async def _draw(request: Request, model: ImageModel, body: ImagesBody, job: Draw
 
 def _stored(model: ImageModel, images: list[Drawn], suffix: str) -> list[str]:
     """Keep images as files, and return their names."""
-    from izwi_api.drawing.results import ResultFiles
-
-    files = ResultFiles(model.socket.parent / _RESULTS_FOLDER)
+    files = result_files(model)
     return [files.add(image.content, suffix) for image in images]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from izwi_api.schemas.images import ImagesBody, compression_of, size_of
+from izwi_api.schemas.images import ImagesBody, compression_of, read_size, size_of
+from izwi_api.schemas.videos import VideoBody
 
 if TYPE_CHECKING:
     from izwi_api.drawing.jobs import DrawJob
@@ -25,8 +26,26 @@ def job_of(body: ImagesBody) -> DrawJob:
         count=body.n,
         steps=body.steps,
         effort=EFFORTS[body.quality],
-        seed=secrets.randbits(_SEED_BITS) if body.seed is None else body.seed,
+        seed=_seed(body.seed),
         file_format=body.output_format,
         compression=compression_of(body),
         num_partials=body.partial_images,
     )
+
+
+def video_job_of(body: VideoBody) -> DrawJob:
+    """Return what a body asks for. Raises InvalidValue."""
+    from izwi_api.drawing.jobs import DrawJob
+
+    return DrawJob(
+        prompt=body.prompt,
+        size=None if body.size == "auto" else read_size(body.size),
+        steps=body.steps,
+        seed=_seed(body.seed),
+        seconds=int(body.seconds),
+        frames_per_s=body.frames_per_s,
+    )
+
+
+def _seed(given: int | None) -> int:
+    return secrets.randbits(_SEED_BITS) if given is None else given
