@@ -23,7 +23,7 @@ def mp4_of(frames: Sequence[Image], frames_per_s: int) -> bytes:
         frames_per_s: How fast they follow each other.
     """
     file = io.BytesIO()
-    with av.open(file, "w", format="mp4", options={"movflags": "faststart"}) as container:
+    with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=frames_per_s, options={"crf": _CRF})
         stream.width, stream.height = frames[0].size
         stream.pix_fmt = "yuv420p"
