@@ -60,6 +60,7 @@ async def test_video_is_drawn_polled_read_and_deleted(client, drawing):
 
 async def test_videos_are_listed_in_pages(client, drawing):
     drawing[1].may_draw.set()
+    assert (await client.get(VIDEOS)).json()["data"] == []
     ids = set()
     for _ in range(3):
         video = (await client.post(VIDEOS, json={"prompt": "a"})).json()

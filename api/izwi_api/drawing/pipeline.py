@@ -201,7 +201,9 @@ class _Drawing:
             return self._job.size
         if self._job.picture is not None:
             return self._job.picture.width, self._job.picture.height
-        side = getattr(self._pipeline, "default_sample_size", 0) * self._pipeline.vae_scale_factor
+        side = getattr(self._pipeline, "default_sample_size", 0) * getattr(
+            self._pipeline, "vae_scale_factor", 1
+        )
         if latents.ndim == 3 and not side:
             raise UnsupportedParameter(
                 "partial images of this model need a size", param="partial_images"

@@ -51,7 +51,7 @@ async def create_video(request: Request) -> dict[str, Any]:
         raise Overloaded(message, retry_after_s=_RETRY_AFTER_S)
     video = Video(
         id=new_video_id(),
-        owner=key_name() or "",
+        owner=key_name(),
         model=model.name,
         prompt=body.prompt,
         seconds=body.seconds,
@@ -76,7 +76,7 @@ async def list_videos(
 ) -> dict[str, Any]:
     """List the caller's videos."""
     _, store = _served(request)
-    found = await asyncio.to_thread(store.videos, key_name() or "")
+    found = await asyncio.to_thread(store.videos, key_name())
     if order == "asc":
         found.reverse()
     if after is not None:
@@ -98,14 +98,14 @@ async def list_videos(
 async def get_video(request: Request, video_id: str) -> dict[str, Any]:
     """Return the state of a video."""
     _, store = _served(request)
-    return _shown(await asyncio.to_thread(store.find, key_name() or "", video_id))
+    return _shown(await asyncio.to_thread(store.find, key_name(), video_id))
 
 
 @router.delete("/v1/videos/{video_id}")
 async def delete_video(request: Request, video_id: str) -> dict[str, Any]:
     """Delete a video; if it is being drawn, that ends after the current step."""
     _, store = _served(request)
-    await asyncio.to_thread(store.delete, key_name() or "", video_id)
+    await asyncio.to_thread(store.delete, key_name(), video_id)
     return {"id": video_id, "object": "video.deleted", "deleted": True}
 
 
@@ -118,7 +118,7 @@ async def video_content(
     """Return the file of a completed video."""
     del variant  # previews and sprites are not made
     _, store = _served(request)
-    video = await asyncio.to_thread(store.find, key_name() or "", video_id)
+    video = await asyncio.to_thread(store.find, key_name(), video_id)
     if video.status != "completed":
         raise InvalidRequest(f"the video is {video.status}", param="video_id")
     headers = {"cache-control": "no-store"}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from izwi.errors import IzwiError
+from izwi.errors import IzwiError, StorageFull
 
 if TYPE_CHECKING:
     from izwi_api.drawing.jobs import DrawJob
     from izwi_api.drawing.videos import Video, VideoStore
+
+
+logger = logging.getLogger(__name__)
 
 
 async def run_video(socket_path: Path, store: VideoStore, video: Video, job: DrawJob) -> None:
@@ -27,6 +31,10 @@ async def run_video(socket_path: Path, store: VideoStore, video: Video, job: Dra
         await _follow(socket_path, store, video, job)
     except IzwiError as error:
         await asyncio.to_thread(store.fail, video, error.code, str(error))
+    except OSError:
+        logger.exception("a video could not be stored")
+        code = StorageFull.code
+        await asyncio.to_thread(store.fail, video, code, "the server could not store the video")
 
 
 async def _follow(socket_path: Path, store: VideoStore, video: Video, job: DrawJob) -> None:

@@ -20,10 +20,18 @@ from tests.examples import examples
 
 # A schema cannot express what these accept: a clip that can be decoded, an SDP offer, a name in
 # letters of any script, and how fields depend on each other (a tool's answer needs its call, a
-# choice needs its tool). This server draws no images.
+# choice needs its tool). This server draws nothing.
 UNTOLD = (
     "POST /generate",
     "POST /v1/images/generations",
+    "POST /v1/images/edits",
+    "GET /v1/images/results/{name}",
+    "POST /v1/videos",
+    "GET /v1/videos",
+    "GET /v1/videos/{video_id}",
+    "DELETE /v1/videos/{video_id}",
+    "GET /v1/videos/{video_id}/content",
+    "POST /v1/videos/generations",
     "POST /v1/chat/completions",
     "POST /v1/realtime/calls",
     "POST /v1/realtime/client_secrets",
