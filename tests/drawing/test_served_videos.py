@@ -12,7 +12,11 @@ import pytest
 from tests.api.served import served
 from tests.drawing.tiny_video_pipeline import write_tiny_video_pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # openai-python warns that OpenAI's own service ends
+    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),
+]
 pytest.importorskip("diffusers")
 
 

@@ -112,7 +112,12 @@ def _body(
     from izwi.errors import InvalidRequest
     from izwi_api.schemas.images import ImagesBody, size_of
 
-    fields = {"prompt": prompt, "size": size, "quality": quality, "output_format": file_format}
+    fields: dict[str, object] = {
+        "prompt": prompt,
+        "size": size,
+        "quality": quality,
+        "output_format": file_format,
+    }
     fields |= {
         name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None
     }

@@ -34,6 +34,7 @@ from izwi_api.settings import (
     APIS,
     DEFAULT_MODELS,
     Access,
+    ImageModel,
     Settings,
     api_names,
     check_lead_ms,
@@ -386,11 +387,11 @@ def _drawing(options: ServeOptions, memory_bytes: int) -> Iterator[ServeOptions]
         memory_bytes: What each of them may use; 0: no limit.
     """
     settings = options.settings
-    models = {"image_model": settings.image_model, "video_model": settings.video_model}
     with ExitStack() as stack:
-        for field, model in models.items():
+
+        def started(model: ImageModel | None) -> ImageModel | None:
             if model is None:
-                continue
+                return None
             from izwi_api.drawing.options import PipelineOptions
             from izwi_api.drawing.supervised import drawing_process
 
@@ -398,8 +399,10 @@ def _drawing(options: ServeOptions, memory_bytes: int) -> Iterator[ServeOptions]
                 folder=str(model.folder), device=options.runtime.device, memory_bytes=memory_bytes
             )
             path = stack.enter_context(drawing_process(how, settings.hung_after_s))
-            settings = replace(settings, **{field: replace(model, socket=path)})
-        yield replace(options, settings=settings)
+            return replace(model, socket=path)
+
+        images, videos = started(settings.image_model), started(settings.video_model)
+        yield replace(options, settings=replace(settings, image_model=images, video_model=videos))
 
 
 def _warm_file(path: Path | None) -> Path | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import av
+import numpy as np
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,6 +29,7 @@ def mp4_of(frames: Sequence[Image], frames_per_s: int) -> bytes:
         stream.width, stream.height = frames[0].size
         stream.pix_fmt = "yuv420p"
         for image in frames:
-            container.mux(stream.encode(av.VideoFrame.from_image(image.convert("RGB"))))
+            pixels = np.asarray(image.convert("RGB"))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()
