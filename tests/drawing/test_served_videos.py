@@ -65,7 +65,8 @@ def test_openai_python_draws_a_video(videos):
 
 
 def test_deleted_video_ends_and_the_next_one_is_drawn(videos):
-    long = videos.create(prompt="a", size="256x256", seconds="12", extra_body={"steps": 200})
+    more = {"steps": 200, "frames_per_s": 8}
+    long = videos.create(prompt="a", size="128x128", seconds="4", extra_body=more)
     while videos.retrieve(long.id).status == "queued":
         time.sleep(0.1)
     videos.delete(long.id)
