@@ -16,7 +16,7 @@ ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend wit
 # "float" always as numbers of the device's dtype.
 WEIGHTS = ("auto", "float", "int8", "fp8", "int4")
 _MAY_BE_ZERO = (
-    *("device_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes"),
+    *("device_bytes", "images_bytes", "kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes"),
     *("max_prefill_s", "max_decode_s"),
 )
 
@@ -44,6 +44,7 @@ class EngineConfig:
         max_models: Number of models among which memory is divided, if fewer are loaded at the
             start; the remaining shares are for models that are loaded later.
         device_bytes: Device memory that may be used in all; 0: as much as is free.
+        images_bytes: Device memory that is left to the process that draws images.
         kv_bytes: Memory for keys and values, divided among the models by need; 0 takes what the
             memory plan leaves (`izwi.backends.memory_plan`). A model that is loaded later takes at
             most the memory that its weights leave free.
@@ -72,6 +73,7 @@ class EngineConfig:
     page_size: int = 16
     max_models: int = 1
     device_bytes: int = 0
+    images_bytes: int = 0
     kv_bytes: int = 0
     max_step_tokens: int = 2048
     max_step_encodes: int = 16

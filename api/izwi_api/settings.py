@@ -183,6 +183,7 @@ class Settings:
         access: Who may use the server.
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
         image_model: What draws; None: nothing does.
+        video_model: What draws videos, in a process of its own.
         log: What is logged, and how.
     """
 
@@ -220,6 +221,7 @@ class Settings:
     access: Access = Access()
     tls: TlsFiles | None = None
     image_model: ImageModel | None = None
+    video_model: ImageModel | None = None
     log: LogSettings = field(default_factory=LogSettings)
 
     @property
@@ -276,8 +278,8 @@ def check_vad(name: VadName, param: str) -> None:
         )
 
 
-def read_image_model(entry: str) -> ImageModel:
-    """Read `[NAME=]FOLDER`.
+def read_image_model(entry: str, option: str = "--images") -> ImageModel:
+    """Read `[NAME=]FOLDER`, the value of an option.
 
     Raises:
         InvalidRequest: The folder has no pipeline, or what draws is not installed.
@@ -286,14 +288,14 @@ def read_image_model(entry: str) -> ImageModel:
     path = Path(folder or name).expanduser().absolute()
     if not (path / PIPELINE_INDEX).is_file():
         raise InvalidRequest(
-            f"--images: {path} has no {PIPELINE_INDEX}, so it is no pipeline of diffusers",
-            param="images",
+            f"{option}: {path} has no {PIPELINE_INDEX}, so it is no pipeline of diffusers",
+            param=option.removeprefix("--"),
         )
     if missing := [package for package in IMAGE_PACKAGES if find_spec(package) is None]:
         raise InvalidRequest(
-            f"--images needs {', '.join(missing)}, not installed here; run pip install "
+            f"{option} needs {', '.join(missing)}, not installed here; run pip install "
             "'izwi[images]'",
-            param="images",
+            param=option.removeprefix("--"),
         )
     return ImageModel(name if folder and name else path.name, path)
 

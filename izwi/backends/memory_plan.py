@@ -134,6 +134,7 @@ class MemoryPlan:
         graph_bytes: Working memory that the graphs of all models share.
         workspace_bytes: For work without graphs.
         reserve_bytes: Left free.
+        images_bytes: Left to the process that draws images.
     """
 
     memory: DeviceMemory
@@ -142,6 +143,7 @@ class MemoryPlan:
     graph_bytes: int = 0
     workspace_bytes: int = 0
     reserve_bytes: int = 0
+    images_bytes: int = 0
 
     def share_of(self, name: str) -> ModelPlan:
         """Return what a model gets."""
@@ -150,7 +152,7 @@ class MemoryPlan:
     @property
     def shared_bytes(self) -> int:
         """Everything that is no model's own."""
-        return self.graph_bytes + self.workspace_bytes + self.reserve_bytes
+        return sum((self.graph_bytes, self.workspace_bytes, self.reserve_bytes, self.images_bytes))
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Describe the plan: what, and of which parts it is made."""
@@ -166,6 +168,7 @@ class MemoryPlan:
         shared = {
             "working memory of graphs": self.graph_bytes,
             "workspace": self.workspace_bytes,
+            "images": self.images_bytes,
             "left free": self.reserve_bytes,
         }
         if any(shared.values()):
@@ -202,7 +205,9 @@ def plan_memory(
         return _with_pages(fixed, needs, config.kv_bytes or memory.free_bytes, num_shares)
     fewer = (number for number in reversed(_STREAMS) if number < config.max_running)
     for num_streams in (config.max_running, *fewer):
-        fixed = _without_pages(memory, needs, num_streams)
+        fixed = replace(
+            _without_pages(memory, needs, num_streams), images_bytes=config.images_bytes
+        )
         own = sum(m.total_bytes - loaded * m.weight_bytes for m in fixed.models)
         left = memory.free_bytes - own - fixed.shared_bytes
         least = sum(model.least_pages(num_streams) * model.page_bytes for model in needs)

@@ -17,7 +17,9 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_PIXELS = 50_000_000
 
 
-def decode_image(content: bytes, sizing: ImageSizing) -> npt.NDArray[np.uint8]:
+def decode_image(
+    content: bytes, sizing: ImageSizing, *, is_mask: bool = False
+) -> npt.NDArray[np.uint8]:
     """Decode an image and scale it.
 
     It is turned upright as its metadata say, transparency becomes white, and of an animation the
@@ -26,12 +28,13 @@ def decode_image(content: bytes, sizing: ImageSizing) -> npt.NDArray[np.uint8]:
     Args:
         content: A file in one of FORMATS.
         sizing: To what size.
+        is_mask: Only its transparency counts.
 
     Returns:
-        (height, width, 3) RGB.
+        (height, width, 3) RGB; of a mask white where it is transparent, else black.
 
     Raises:
-        InvalidImage: It is not such a file, is broken, or too narrow.
+        InvalidImage: It is not such a file, is broken or too narrow, or a mask that is opaque.
         TooLarge: It has more than MAX_PIXELS, whatever the size of the file.
     """
     from PIL import Image, ImageOps
@@ -44,7 +47,7 @@ def decode_image(content: bytes, sizing: ImageSizing) -> npt.NDArray[np.uint8]:
                 size = sizing.fit(*_upright_size(image))
                 image.load()
                 ImageOps.exif_transpose(image, in_place=True)
-                upright = _rgb(image)
+                upright = _mask(image) if is_mask else _rgb(image)
     except (InvalidImage, TooLarge):
         raise
     except MemoryError as error:
@@ -75,11 +78,25 @@ def _upright_size(image: Any) -> tuple[int, int]:
     return (image.width, image.height) if turned else (image.height, image.width)
 
 
+def _is_transparent(image: Any) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+
+
+def _mask(image: Any) -> Any:
+    """Return white where the image is transparent, and black elsewhere. Raises InvalidImage."""
+    from PIL import Image, ImageOps
+
+    if not _is_transparent(image):
+        raise InvalidImage("the mask must be transparent where the image shall change")
+    opacity = image.convert("RGBA").getchannel("A")
+    return Image.merge("RGB", [ImageOps.invert(opacity)] * 3)
+
+
 def _rgb(image: Any) -> Any:
     """Return the image in RGB, on white where it is transparent."""
     from PIL import Image
 
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if _is_transparent(image):
         layer = image if image.mode == "RGBA" else image.convert("RGBA")
         white = Image.new("RGB", layer.size, (255, 255, 255))
         white.paste(layer, mask=layer)

@@ -44,11 +44,13 @@ class ImageJob(msgspec.Struct, frozen=True):
         num_bytes: Size of the file, which follows.
         cpu_s: Processor time limit.
         sizing: To what size it is scaled.
+        is_mask: Only its transparency counts.
     """
 
     num_bytes: int
     cpu_s: int
     sizing: ImageSizing
+    is_mask: bool = False
 
 
 class ImageSize(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ def _answer(stream: socket.socket) -> None:
     file = bytes(read_exactly(stream, job.num_bytes))
     begin_job(stream, job.cpu_s)
     try:
-        pixels = decode_image(file, job.sizing)
+        pixels = decode_image(file, job.sizing, is_mask=job.is_mask)
         height, width, _ = pixels.shape
         send_frame(stream, SIZE, msgspec.json.encode(ImageSize(height, width)))
         flat = pixels.tobytes()

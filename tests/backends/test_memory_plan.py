@@ -150,3 +150,14 @@ def test_a_shared_memory_gives_all_that_is_offered_to_pages() -> None:
     plan = plan_memory(memory, TRIO, EngineConfig(), loaded=True)
     assert sum(model.page_bytes for model in plan.models) == pytest.approx(GIB, rel=0.001)
     assert plan.shared_bytes == 0
+
+
+def test_memory_for_images_is_left_free() -> None:
+    memory, config = device(40), EngineConfig(images_bytes=8 * GIB)
+    plan = plan_memory(memory, TRIO, config, loaded=False)
+    alone = plan_memory(memory, TRIO, EngineConfig(), loaded=False)
+    pages = [sum(model.page_bytes for model in one.models) for one in (plan, alone)]
+    assert pages[1] - pages[0] == pytest.approx(8 * GIB, abs=MIB)
+    assert any("8.00 GiB images" in parts for _, parts in plan.lines())
+    with pytest.raises(DoesNotFit, match="images"):
+        plan_memory(device(14), TRIO, config, loaded=False)

@@ -5,25 +5,34 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from io import BytesIO
 from pathlib import Path
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from PIL import Image
 
-from izwi_api.drawing.jobs import DrawJob
+from izwi_api.drawing.jobs import DrawJob, Drawn
+from izwi_api.drawing.options import PipelineOptions
 from tests.api.served import served
 from tests.drawing.tiny_pipeline import SIDE, write_tiny_pipeline
+from tests.images import png_of
+from tests.models.tiny_vl import drawn_image
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("diffusers")
 
 # Some 2,000 steps.
 LONG = {"prompt": "a long story", "extra_body": {"steps": 200}, "size": "128x128", "n": 10}
+LONG_STREAM = {"steps": 200, "n": 10, "stream": True}
+# Enough for the pipeline with small images.
+MEMORY_MIB = 1000
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +140,92 @@ def test_client_that_leaves_ends_the_pipeline_after_a_step(pipeline):
     from izwi_api.drawing.pipeline import Pipeline
 
     asked, drawn = [], []
+    options = PipelineOptions(folder=str(pipeline), device="cpu")
+
+    def report(event):
+        if isinstance(event, Drawn):
+            drawn.append(event)
 
     def has_left():
         asked.append(True)
         return len(asked) > 3
 
-    Pipeline(pipeline, "cpu").run(DrawJob(prompt="a", count=2, steps=9), drawn.append, has_left)
+    Pipeline(options).run(DrawJob(prompt="a", count=2, steps=9), report, has_left)
     assert (len(asked), drawn) == (4, [])
+
+
+def test_stream_shows_an_image_while_it_is_drawn(images):
+    ask = {"prompt": "a red cat", "size": "64x32", "extra_body": {"seed": 7, "steps": 4}}
+    events = list(images.generate(**ask, stream=True, partial_images=2))
+    assert [one.type for one in events] == [
+        "image_generation.partial_image",
+        "image_generation.partial_image",
+        "image_generation.completed",
+    ]
+    assert [one.partial_image_index for one in events[:2]] == [0, 1]
+    assert [picture(one).size for one in events] == [(64, 32)] * 3
+    assert events[-1].b64_json == images.generate(**ask).data[0].b64_json
+    assert len({one.b64_json for one in events}) == 3
+
+
+def test_address_of_an_image(images):
+    ask = {"prompt": "a red cat", "extra_body": {"seed": 7, "steps": 2}}
+    url = images.generate(**ask, response_format="url").data[0].url
+    content = httpx.get(url).raise_for_status().content
+    assert base64.b64encode(content).decode() == images.generate(**ask).data[0].b64_json
+
+
+def test_openai_python_edits(images):
+    shown = drawn_image(96, 64, 7)
+    ask = {"image": png_of(shown), "prompt": "a blue cat", "extra_body": {"seed": 7, "steps": 4}}
+    whole = images.edit(**ask)
+    assert picture(whole.data[0]).size == (96, 64)
+    alpha = np.full(shown.shape[:2], 255, np.uint8)
+    alpha[:, :48] = 0
+    part = images.edit(**ask, mask=png_of(np.dstack([shown, alpha])), size="64x32")
+    assert picture(part.data[0]).size == (64, 32)
+    events = list(images.edit(**ask, stream=True, partial_images=1))
+    assert [one.type for one in events] == ["image_edit.partial_image", "image_edit.completed"]
+    assert events[-1].b64_json == whole.data[0].b64_json
+    with pytest.raises(openai.BadRequestError, match="cannot be read"):
+        images.edit(**ask | {"image": png_of(shown)[:300]})
+
+
+def test_client_that_leaves_lets_the_next_one_draw(images):
+    with pytest.raises(openai.APITimeoutError):
+        images.generate(**LONG | {"size": "256x256"}, timeout=2)
+    assert images.generate(prompt="a", extra_body={"steps": 1}, timeout=60).data
+
+
+def test_too_large_image_is_refused_and_speech_goes_on(pipeline, tmp_path):
+    with served(tmp_path, "--images", str(pipeline), "--images-mib", str(MEMORY_MIB)) as server:
+        url = f"{server.url}/v1/images/generations"
+        small, large = (
+            {"prompt": "a", "steps": 1, "size": size} for size in ("64x64", "2048x2048")
+        )
+        assert httpx.post(url, json=small, timeout=120).status_code == 200
+        before = drawing_pid(server)
+        answer = httpx.post(url, json=large, timeout=120)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "device_full")
+        assert speech(server).status_code == 200
+        assert httpx.post(url, json=small, timeout=120).status_code == 200
+        assert drawing_pid(server) != before
+
+
+def test_pipeline_that_hangs_is_replaced(pipeline, tmp_path, monkeypatch):
+    monkeypatch.setenv("IZWI_HUNG_AFTER_S", "100")  # a process may take so long to start
+    with served(tmp_path, "--images", str(pipeline)) as server:
+        url, small = f"{server.url}/v1/images/generations", {"prompt": "a", "steps": 1}
+        assert httpx.post(url, json=small, timeout=120).status_code == 200
+        before = drawing_pid(server)
+        with httpx.stream("POST", url, json=small | LONG_STREAM, timeout=300) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith(": step")
+            os.kill(before, signal.SIGSTOP)
+            assert "engine_stopped" in "".join(lines)
+        assert speech(server).status_code == 200
+        assert httpx.post(url, json=small, timeout=120).status_code == 200
+        assert drawing_pid(server) != before
 
 
 def test_process_starts_with_the_first_image_and_ends_with_the_server(pipeline, tmp_path):
@@ -161,3 +249,17 @@ def test_broken_pipeline_is_an_error_of_the_server(pipeline, tmp_path):
         )
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "invalid_checkpoint")
         assert speech(server).status_code == 200
+
+
+def test_draw_with_a_folder(pipeline, tmp_path):
+    program = (sys.executable, "-c", "from izwi_api.cli.run import main; main()")
+    command = (*program, "draw", "a red cat", "--model", str(pipeline))
+    more = ("--size", "64x32", "--steps", "2", "--seed", "7", "--attention-backend", "native")
+    done = subprocess.run((*command, *more), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "image.png") as image:
+        assert (image.format, image.size) == ("PNG", (64, 32))
+    wrong = (*command, "--out", "other.png", "--attention-backend", "no-such-thing")
+    done = subprocess.run(wrong, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no-such-thing" in done.stderr

@@ -1,6 +1,7 @@
 // The page's frame: tabs, theme and key; each tab is a module of its own.
 
 import { askForKey, known, onLists, refresh, watch } from "./server.js";
+import * as images from "./images.js";
 import * as metrics from "./metrics.js";
 import * as models from "./models.js";
 import * as speak from "./speak.js";
@@ -11,7 +12,7 @@ import { fragment, readSettings, tabOf } from "./settings.js";
 import { byId } from "./ui.js";
 import * as voices from "./voices.js";
 
-const panels = { talk, speak, transcribe, voices, models, metrics };
+const panels = { talk, speak, transcribe, images, voices, models, metrics };
 const tabs = [...document.querySelectorAll("[role=tab]")];
 let shown = null;
 
@@ -42,14 +43,15 @@ byId("tabs").addEventListener("click", (event) => {
 });
 byId("tabs").addEventListener("keydown", (event) => {
   const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-  const place = tabs.indexOf(document.activeElement);
-  let next = step === undefined ? undefined : (place + step + tabs.length) % tabs.length;
+  const there = tabs.filter((tab) => !tab.hidden);
+  const place = there.indexOf(document.activeElement);
+  let next = step === undefined ? undefined : (place + step + there.length) % there.length;
   if (event.key === "Home") next = 0;
-  if (event.key === "End") next = tabs.length - 1;
+  if (event.key === "End") next = there.length - 1;
   if (next === undefined) return;
   event.preventDefault();
-  tabs[next].focus();
-  go(tabs[next].getAttribute("aria-controls"));
+  there[next].focus();
+  go(there[next].getAttribute("aria-controls"));
 });
 addEventListener("popstate", () => {
   show(tabOf(location.hash));
@@ -80,6 +82,12 @@ byId("key-button").addEventListener("click", async () => {
 // The models that come with izwi are small: say so, and how to have larger ones.
 onLists(() => {
   byId("about-models").hidden = !known.models.length || !known.models.every(({ id, root = id }) => root.startsWith("izwi-tiny-"));
+});
+
+// Most servers draw nothing.
+onLists(() => {
+  byId("tab-images").hidden = !known.images;
+  if (shown === "images" && !known.images) show("talk");
 });
 
 applyTheme();

@@ -3,7 +3,7 @@
 import { byId } from "./ui.js";
 
 const listeners = new Set(), watchers = new Set();
-export const known = { models: [], voices: [], manageable: false, webrtc: false };
+export const known = { models: [], voices: [], manageable: false, webrtc: false, images: null };
 
 export class ServerError extends Error {
   constructor(message, status, param = null) {
@@ -122,6 +122,7 @@ export async function refresh() {
   known.models = models.data;
   known.manageable = models.manageable === true;
   known.webrtc = models.webrtc === true;
+  known.images = models.images ?? null;
   known.voices = (await getJson("/v1/audio/voices")).data;
   for (const listener of listeners) listener(known);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +34,7 @@ from izwi_api.settings import (
     APIS,
     DEFAULT_MODELS,
     Access,
+    ImageModel,
     Settings,
     api_names,
     check_lead_ms,
@@ -242,6 +243,21 @@ ImagesOption = Annotated[
         "(pip install 'izwi[images]').",
     ),
 ]
+VideosOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[NAME=]FOLDER", help="Draw videos with this pipeline, in a process like --images."
+    ),
+]
+ImagesMibOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Memory for --images, and as much for --videos: of the GPU, which speech then leaves"
+        " free, or the host's without one. More ends the process that draws, not the server. 0: no"
+        " limit, and none left free.",
+    ),
+]
 WarmOption = Annotated[
     Path | None,
     typer.Option(help="File of system prompts and voices that engines compute when they start."),
@@ -272,6 +288,8 @@ def serve(
     record: RecordOption = None,
     warm: WarmOption = None,
     images: ImagesOption = None,
+    videos: VideosOption = None,
+    images_mib: ImagesMibOption = 0,
     policy: PolicyOption = "deadline",
     speculate: SpeculateOption = "off",
     max_queue_s: MaxQueueOption = 60.0,
@@ -327,6 +345,7 @@ def serve(
             max_prefill_s=max_prefill_s,
             max_decode_s=max_decode_s,
             device_bytes=device_mib << 20,
+            images_bytes=(images_mib << 20) * sum(one is not None for one in (images, videos)),
             kv_bytes=kv_mib << 20,
             kv_dtype=kv_dtype,
             host_bytes=host_mib << 20,
@@ -341,6 +360,8 @@ def serve(
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         if images is not None:
             settings = replace(settings, image_model=read_image_model(images))
+        if videos is not None:
+            settings = replace(settings, video_model=read_image_model(videos, "--videos"))
         if api is not None:
             settings = replace(settings, apis=api_names(api, "--api"))
         runtime = RuntimeOptions(device, dtype, offline, weights, attention)
@@ -353,22 +374,35 @@ def serve(
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
         check_replicas(options)
-        with _drawing(options) as options:
+        with _drawing(options, images_mib << 20) as options:
             _run(options, host, port)
 
 
 @contextmanager
-def _drawing(options: ServeOptions) -> Iterator[ServeOptions]:
-    """Run the process that draws, if one is wanted; yield the options with its socket."""
-    model = options.settings.image_model
-    if model is None:
-        yield options
-        return
-    from izwi_api.drawing.supervised import drawing_process
+def _drawing(options: ServeOptions, memory_bytes: int) -> Iterator[ServeOptions]:
+    """Run the processes that draw, if any are wanted; yield the options with their sockets.
 
-    with drawing_process(model.folder, options.runtime.device) as path:
-        settings = replace(options.settings, image_model=replace(model, socket=path))
-        yield replace(options, settings=settings)
+    Args:
+        options: What to serve.
+        memory_bytes: What each of them may use; 0: no limit.
+    """
+    settings = options.settings
+    with ExitStack() as stack:
+
+        def started(model: ImageModel | None) -> ImageModel | None:
+            if model is None:
+                return None
+            from izwi_api.drawing.options import PipelineOptions
+            from izwi_api.drawing.supervised import drawing_process
+
+            how = PipelineOptions(
+                folder=str(model.folder), device=options.runtime.device, memory_bytes=memory_bytes
+            )
+            path = stack.enter_context(drawing_process(how, settings.hung_after_s))
+            return replace(model, socket=path)
+
+        images, videos = started(settings.image_model), started(settings.video_model)
+        yield replace(options, settings=replace(settings, image_model=images, video_model=videos))
 
 
 def _warm_file(path: Path | None) -> Path | None:

@@ -24,6 +24,7 @@ from izwi_api.client.connection import (
     file_name,
     server_address,
 )
+from izwi_api.client.images import DrawOptions, request_images
 from izwi_api.client.speech import (
     SpeechOptions,
     audio_bytes,
@@ -235,6 +236,10 @@ class AsyncClient:
                 yield delta
         finally:
             await deltas.aclose()
+
+    async def draw(self, prompt: str, **options: Unpack[DrawOptions]) -> list[bytes]:
+        """Draw images, and return their files. Only a server with `--images` does."""
+        return await request_images(self._requests, {**options, "prompt": prompt})
 
     async def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
         """Answer speech with speech.

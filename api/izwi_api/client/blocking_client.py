@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from izwi.model.alignment import AlignedWord
 from izwi_api.client.async_client import AsyncClient, AudioSource
 from izwi_api.client.audio import Audio
+from izwi_api.client.images import DrawOptions
 from izwi_api.client.loop_thread import LoopThread
 from izwi_api.client.speech import SpeechOptions
 from izwi_api.client.streams import (
@@ -151,6 +152,10 @@ class Client:
     ) -> BlockingStream[ChatDelta, Answer]:
         """Answer a conversation, or a single user message, and stream the answer."""
         return self._stream(self._client.stream_chat(messages, **options))
+
+    def draw(self, prompt: str, **options: Unpack[DrawOptions]) -> list[bytes]:
+        """Draw images, and return their files. Only a server with `--images` does."""
+        return self._thread.call(self._client.draw(prompt, **options))
 
     def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
         """Answer speech with speech."""

@@ -153,6 +153,10 @@ class Requests:
         """Return the bytes at a path."""
         return await self._whole(lambda: self._http.build_request("GET", path))
 
+    async def post(self, path: str, fields: Fields) -> dict[str, Any]:
+        """Post a JSON object, and return that of the response."""
+        return await self._json(lambda: self._json_request(path, fields))
+
     async def post_form(self, path: str, fields: Fields, upload: Upload) -> dict[str, Any]:
         """Send a form with one file, and return the JSON object of the response."""
         return await self._json(lambda: self._form(path, fields, upload))

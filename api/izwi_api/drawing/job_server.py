@@ -14,9 +14,9 @@ import msgspec
 from izwi.errors import DeviceFull, IzwiError, Overloaded
 from izwi_api.drawing.jobs import (
     DrawJob,
-    Drawn,
     Ended,
     Event,
+    Progress,
     RunsJobs,
     encode_frame,
     read_job,
@@ -84,8 +84,8 @@ class JobServer:
         loop, left = asyncio.get_running_loop(), threading.Event()
         leaving.add_done_callback(lambda _: left.set())
 
-        def report(image: Drawn) -> None:
-            loop.call_soon_threadsafe(writer.write, encode_frame(image))
+        def report(event: Progress) -> None:
+            loop.call_soon_threadsafe(writer.write, encode_frame(event))
 
         last: Event = Ended()
         try:

@@ -34,6 +34,14 @@ _ERRORS: dict[str, type[IzwiError]] = {
 }
 
 
+class Picture(Struct, frozen=True):
+    """Pixels: RGB in 8 bits, row by row."""
+
+    width: int
+    height: int
+    pixels: bytes
+
+
 class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
     """Images to draw.
 
@@ -46,6 +54,12 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
         seed: The first image's seed, at least 0.
         file_format: "png", "jpeg" or "webp".
         compression: Quality of jpeg and webp, 0 to 100.
+        num_partials: Number of previews of each image, which are sent while it is drawn.
+        picture: What to change, instead of drawing from nothing.
+        mask: Where to change it: white; of the picture's size.
+        strength: How much of the picture is lost, 0 to 1; None for the pipeline's own.
+        seconds: Length of a video, which is drawn instead of images; its file is MP4.
+        frames_per_s: Of a video; None for the pipeline's own.
     """
 
     prompt: str
@@ -56,14 +70,41 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
     seed: int = 0
     file_format: str = "png"
     compression: int = 100
+    num_partials: int = 0
+    picture: Picture | None = None
+    mask: Picture | None = None
+    strength: float | None = None
+    seconds: int | None = None
+    frames_per_s: int | None = None
 
 
 class Drawn(Struct, tag=True, frozen=True):
-    """A finished image: a file in the job's format, and its size in pixels."""
+    """A finished image or video: a file in the job's format, and its size in pixels."""
 
     content: bytes
     width: int
     height: int
+
+
+class Partial(Struct, tag=True, frozen=True):
+    """A preview of an image that is being drawn: as `Drawn`, and its number, from 0."""
+
+    content: bytes
+    width: int
+    height: int
+    index: int
+
+
+class Step(Struct, tag=True, frozen=True):
+    """A step has ended.
+
+    Attributes:
+        num_done: Steps of the job that have ended.
+        num_steps: All steps of the job.
+    """
+
+    num_done: int
+    num_steps: int
 
 
 class Ended(Struct, tag=True, frozen=True):
@@ -79,8 +120,9 @@ class Refused(Struct, tag=True, frozen=True):
     retry_after_s: int = 1
 
 
-Event = Drawn | Ended | Refused
-Report = Callable[[Drawn], None]
+Progress = Drawn | Partial | Step
+Event = Progress | Ended | Refused
+Report = Callable[[Progress], None]
 
 
 class RunsJobs(Protocol):
@@ -91,7 +133,7 @@ class RunsJobs(Protocol):
 
         Args:
             job: The job.
-            report: Takes each image.
+            report: Takes each image, preview and step as it ends.
             has_left: Whether the client has left; the job then ends after the current step.
 
         Raises:

@@ -12,10 +12,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
+
+import msgspec
+
+from izwi_api.drawing.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
 
+# The sign of life of a process that waits for jobs; any other is of one that runs a job.
+IDLE = b"I"
 PROGRAM = (sys.executable, "-P", "-m", "izwi_api.drawing.process")
 _SOCKET = "drawing"
 # Paths of sockets may have 104 bytes on macOS.
@@ -24,19 +31,32 @@ _BACKLOG = 128
 _GRACE_S = 5.0
 
 
+class _Woken(Enum):
+    """What ended a wait."""
+
+    READY, STOPPED, SILENT = range(3)
+
+
 class SupervisedProcess:
     """A thread that owns a listening socket, and the process that accepts from it.
 
     Args:
         listener: Listens; a job is a connection.
         command: (descriptor of the listener) -> how the process is started. Its standard input is a
-            socket, to which it writes a byte when it accepts, and at whose end it ends.
+            socket, to which it writes the signs of life of `izwi_api.drawing.process`, and at whose
+            end it ends.
+        hung_after_s: Seconds without a sign, while it starts or is busy, after which it is killed.
     """
 
-    def __init__(self, listener: socket.socket, command: Callable[[int], Sequence[str]]):
+    def __init__(
+        self,
+        listener: socket.socket,
+        command: Callable[[int], Sequence[str]],
+        hung_after_s: float | None = None,
+    ):
         self._listener, self._command = listener, command
+        self._hung_after_s = hung_after_s
         self._ours, self._theirs = socket.socketpair()  # closed to wake the thread
-        self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="izwi-drawing", daemon=True)
 
     def start(self) -> None:
@@ -50,14 +70,16 @@ class SupervisedProcess:
         self._theirs.close()
 
     def _watch(self) -> None:
-        while self._is_waked_by(self._listener):
+        while self._wait(self._listener) is _Woken.READY:
             if not self._run_process():
                 return
 
-    def _is_waked_by(self, stream: socket.socket) -> bool:
-        """Wait until a stream can be read; returns False if `stop` comes first."""
-        ready, _, _ = select.select((stream, self._theirs), (), ())
-        return self._theirs not in ready
+    def _wait(self, stream: socket.socket, limit_s: float | None = None) -> _Woken:
+        """Wait until a stream can be read, or `stop` comes, or the time has passed."""
+        ready, _, _ = select.select((stream, self._theirs), (), (), limit_s)
+        if self._theirs in ready:
+            return _Woken.STOPPED
+        return _Woken.READY if ready else _Woken.SILENT
 
     def _run_process(self) -> bool:
         """Run the process to its end. Returns False if it was ended by `stop`."""
@@ -74,11 +96,16 @@ class SupervisedProcess:
                     start_new_session=True,
                 )
             logger.info("drawing: process %d", process.pid)
-            accepts, goes_on = False, self._is_waked_by(control)
-            while goes_on and _has_reported(control):
-                accepts, goes_on = True, self._is_waked_by(control)
+            accepts, sign = False, b"\0"
+            woken = self._wait(control, self._hung_after_s)
+            while woken is _Woken.READY and (sign := _last_sign(control)):
+                accepts = True
+                woken = self._wait(control, None if sign == IDLE else self._hung_after_s)
+            if woken is _Woken.SILENT:
+                logger.error("drawing: no sign of life for %g s: it is killed", self._hung_after_s)
+                process.kill()
         _end(process)
-        if not goes_on:
+        if woken is _Woken.STOPPED:
             return False
         logger.error("drawing: the process ended with status %d", process.returncode)
         if not accepts:
@@ -93,12 +120,12 @@ class SupervisedProcess:
                 self._listener.accept()[0].close()
 
 
-def _has_reported(control: socket.socket) -> bool:
-    """Read the process's report that it accepts jobs; returns False if it has ended."""
+def _last_sign(control: socket.socket) -> bytes:
+    """Read the process's signs of life; returns the last, or nothing if it has ended."""
     try:
-        return bool(control.recv(1))
+        return control.recv(1 << 12)[-1:]
     except ConnectionError:
-        return False
+        return b""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -111,16 +138,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def drawing_process(folder: Path, device: str) -> Iterator[Path]:
+def drawing_process(options: PipelineOptions, hung_after_s: float) -> Iterator[Path]:
     """Accept jobs, and yield the path of the socket for them. No process runs before the first.
 
     Args:
-        folder: The pipeline's.
-        device: See `Pipeline`.
+        options: How the pipeline is loaded and run.
+        hung_after_s: See `SupervisedProcess`.
     """
+    text = msgspec.json.encode(options).decode()
     with _listening() as (path, listener):
         process = SupervisedProcess(
-            listener, lambda number: (*PROGRAM, str(number), str(folder), device)
+            listener, lambda number: (*PROGRAM, str(number), text), hung_after_s
         )
         process.start()
         try:

@@ -1,4 +1,4 @@
-"""Authentication: an API key for every route but the probes and the page's own files.
+"""Authentication: an API key for every route but probes, the page's files and images by address.
 
 Without a required key, requests from other sites' pages are still refused: they must not use this
 server through a visitor's browser.
@@ -29,6 +29,8 @@ PROBES = frozenset({"/livez", "/readyz"})
 # A browser sends no key when it loads the page that asks for one, so these files are public.
 _PAGE = "/"
 _PAGE_FILES = "/page/"
+# A page shows an image without a key. Names of these files are secrets of their own.
+_IMAGE_RESULTS = "/v1/images/results/"
 # What a client secret gives access to.
 _LIVE, _CALLS = "/v1/realtime", "/v1/realtime/calls"
 # In the scope of a batch's line, which this process sends to its own app: the owner's key. No
@@ -204,7 +206,7 @@ def _is_free(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
         return False
     path: str = scope["path"]
-    return path in PROBES or path == _PAGE or path.startswith(_PAGE_FILES)
+    return path in PROBES or path == _PAGE or path.startswith((_PAGE_FILES, _IMAGE_RESULTS))
 
 
 def _caller(scope: Scope, usage: Usage) -> str:

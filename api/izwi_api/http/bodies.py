@@ -99,22 +99,24 @@ async def read_form(
     file_field: str = "file",
     *,
     max_text_bytes: int = _FORM_OVERHEAD_BYTES,
+    max_files: int = 1,
 ) -> Form:
     """Read a multipart form.
 
     Args:
         request: The request to read.
-        limit_bytes: Maximum size of its file.
+        limit_bytes: Maximum size of each file.
         file_field: Name of the file's field.
         max_text_bytes: Maximum size of everything else.
+        max_files: Maximum number of files.
 
     Raises:
         TooLarge: The file is over the limit.
         RequestTimeout: The form did not arrive in time.
-        InvalidRequest: The body is not a multipart form, or the file is sent as text.
+        InvalidRequest: The body is not a multipart form, or a file is sent as text or twice.
     """
     too_large = _too_large(limit_bytes)
-    parsed = await _parsed(request, limit_bytes, max_text_bytes)
+    parsed = await _parsed(request, limit_bytes, max_text_bytes, max_files)
     fields: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
     for name, value in parsed.multi_items():
@@ -122,6 +124,10 @@ async def read_form(
             if (value.size or 0) > limit_bytes:
                 await parsed.close()
                 raise too_large
+            name = name.removesuffix("[]")
+            if name in files:
+                await parsed.close()
+                raise InvalidRequest(f"only one {name[:64]!r} is taken", param=name[:64])
             files[name] = await value.read()
         else:
             fields.setdefault(name.removesuffix("[]"), []).append(value)
@@ -165,11 +171,13 @@ async def open_upload(
         await parsed.close()
 
 
-async def _parsed(request: Request, limit_bytes: int, max_text_bytes: int) -> FormData:
+async def _parsed(
+    request: Request, limit_bytes: int, max_text_bytes: int, max_files: int = 1
+) -> FormData:
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise InvalidRequest("the body must be multipart/form-data")
-    stream = _capped(request, limit_bytes + max_text_bytes)
-    parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=_MAX_FIELDS)
+    stream = _capped(request, limit_bytes * max_files + max_text_bytes)
+    parser = MultiPartParser(request.headers, stream, max_files=max_files, max_fields=_MAX_FIELDS)
     parser.max_part_size = max_text_bytes
     try:
         return await parser.parse()

@@ -28,6 +28,11 @@ def event(fields: Mapping[str, object], name: str | None = None) -> bytes:
     return format_sse_event(data_str=_encoder.encode(fields).decode(), event=name)
 
 
+def comment(text: str) -> bytes:
+    """Return a line that clients skip. It shows them, and proxies, that the stream goes on."""
+    return format_sse_event(comment=text)
+
+
 def obfuscated_event(fields: Mapping[str, object], name: str | None = None) -> bytes:
     """Return an event like `event`, with random characters that hide the size of its text.
 

@@ -24,14 +24,17 @@ async def list_models(request: Request) -> dict[str, object]:
     """List the models, and what the server offers.
 
     `manageable` says whether callers may load, unload and pull models, `webrtc` whether live
-    sessions may use WebRTC.
+    sessions may use WebRTC, `images` and `videos` the names of the models that draw, or null.
     """
-    manageable = state_of(request).services.settings.manage_models
+    settings = state_of(request).services.settings
+    image_model, video_model = settings.image_model, settings.video_model
     return {
         "object": "list",
         "data": [_entry(request, name) for name in _names(request)],
-        "manageable": manageable,
+        "manageable": settings.manage_models,
         "webrtc": has_webrtc(),
+        "images": None if image_model is None else image_model.name,
+        "videos": None if video_model is None else video_model.name,
     }
 
 

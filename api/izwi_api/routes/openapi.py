@@ -53,19 +53,20 @@ def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> 
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def form_body(form: type[BaseModel], *files: str) -> dict[str, Any]:
+def form_body(form: type[BaseModel], *files: str, optional: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return `openapi_extra` for a multipart form.
 
     Args:
         form: Its model; a field that may be None can be omitted, because forms have no null.
         files: Names of its files, all required.
+        optional: Names of files that can be omitted.
     """
     schema = form.model_json_schema()
     known = schema.get("$defs", {})
     properties = {
         name: _limited(_without_null(field, known)) for name, field in schema["properties"].items()
     }
-    properties |= {name: {"type": "string", "format": "binary"} for name in files}
+    properties |= {name: {"type": "string", "format": "binary"} for name in (*files, *optional)}
     body = {
         "type": "object",
         "title": form.__name__,

@@ -9,11 +9,12 @@ from izwi.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A multipart form with one file.
+    """A multipart form with files.
 
     Attributes:
         fields: Name -> its values in order; "x[]" is kept under "x".
-        files: Name -> the file's bytes. File names are not kept: nothing may use one as a path.
+        files: Name -> the file's bytes; "x[]" is kept under "x". File names are not kept:
+            nothing may use one as a path.
     """
 
     fields: dict[str, list[str]]

@@ -31,6 +31,8 @@ from izwi.sandbox.image_worker import (
 from izwi.sandbox.queue import LimitedQueue
 
 UInt8 = npt.NDArray[np.uint8]
+# The file's digest, and what is made of it.
+_Key = tuple[bytes, ImageSizing, bool]
 
 # An image of 50 million pixels takes 200 MB with transparency, and as much again on white.
 MEMORY_BYTES = 640 << 20
@@ -63,18 +65,19 @@ class ImageDecoder:
         self._num_workers, self._time_limit_s = num_workers, time_limit_s
         self._memory_bytes = memory_bytes
         self._queue: LimitedQueue | None = None
-        self._kept: OrderedDict[tuple[bytes, ImageSizing], UInt8] = OrderedDict()
+        self._kept: OrderedDict[_Key, UInt8] = OrderedDict()
         self._kept_bytes = 0
 
-    async def decode(self, content: bytes, sizing: ImageSizing) -> UInt8:
+    async def decode(self, content: bytes, sizing: ImageSizing, *, is_mask: bool = False) -> UInt8:
         """Decode an image and scale it.
 
         Args:
             content: The file's bytes.
             sizing: To what size.
+            is_mask: Only its transparency counts.
 
         Returns:
-            (height, width, 3) RGB, not to be written to.
+            (height, width, 3) RGB, not to be written to; for a mask see `decode_image`.
 
         Raises:
             InvalidImage: As `decode_image`; also if the file crashed the decoder.
@@ -82,13 +85,13 @@ class ImageDecoder:
             Overloaded: Too many images are waiting.
             InvalidRequest: Pillow is not installed.
         """
-        key = hashlib.blake2b(content, digest_size=16).digest(), sizing
+        key = hashlib.blake2b(content, digest_size=16).digest(), sizing, is_mask
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
             return kept
         if find_spec("PIL") is None:
             raise InvalidRequest("this server lacks Pillow for images: pip install 'izwi[vision]'")
-        pixels = await self._decode(content, sizing)
+        pixels = await self._decode(content, sizing, is_mask)
         pixels.flags.writeable = False
         self._cache(key, pixels)
         return pixels
@@ -98,11 +101,12 @@ class ImageDecoder:
         if self._queue is not None:
             self._queue.stop()
 
-    async def _decode(self, content: bytes, sizing: ImageSizing) -> UInt8:
+    async def _decode(self, content: bytes, sizing: ImageSizing, is_mask: bool) -> UInt8:
         if not self._num_workers:
             from izwi.sandbox.image_decode import decode_image
 
-            return (await asyncio.to_thread(decode_image, content, sizing)).copy()
+            decoded = await asyncio.to_thread(decode_image, content, sizing, is_mask=is_mask)
+            return decoded.copy()
         if self._queue is None:
             self._queue = LimitedQueue(
                 ProcessKind(
@@ -115,7 +119,7 @@ class ImageDecoder:
                 MAX_WAITING,
                 "too many images wait to be decoded",
             )
-        head = ImageJob(len(content), max(1, round(self._time_limit_s)), sizing)
+        head = ImageJob(len(content), max(1, round(self._time_limit_s)), sizing, is_mask)
         job = LimitedJob(msgspec.json.encode(head), self._time_limit_s, content, BLOCK_BYTES)
         try:
             return await self._queue.run(job, partial(_read, sizing), _LEAST_SIZE + len(content))
@@ -124,7 +128,7 @@ class ImageDecoder:
                 "the image crashed the decoder, or needs more time or memory than is allowed"
             ) from error
 
-    def _cache(self, key: tuple[bytes, ImageSizing], pixels: UInt8) -> None:
+    def _cache(self, key: _Key, pixels: UInt8) -> None:
         if key in self._kept or pixels.nbytes > _MAX_KEPT_BYTES:
             return
         self._kept[key] = pixels

@@ -29,6 +29,7 @@ VERBS = (
     "chat",
     "talk",
     "clone",
+    "draw",
     "voices",
     "models",
     "keys",

@@ -20,10 +20,18 @@ from tests.examples import examples
 
 # A schema cannot express what these accept: a clip that can be decoded, an SDP offer, a name in
 # letters of any script, and how fields depend on each other (a tool's answer needs its call, a
-# choice needs its tool). This server draws no images.
+# choice needs its tool). This server draws nothing.
 UNTOLD = (
     "POST /generate",
     "POST /v1/images/generations",
+    "POST /v1/images/edits",
+    "GET /v1/images/results/{name}",
+    "POST /v1/videos",
+    "GET /v1/videos",
+    "GET /v1/videos/{video_id}",
+    "DELETE /v1/videos/{video_id}",
+    "GET /v1/videos/{video_id}/content",
+    "POST /v1/videos/generations",
     "POST /v1/chat/completions",
     "POST /v1/realtime/calls",
     "POST /v1/realtime/client_secrets",
@@ -38,12 +46,13 @@ UNTOLD = (
     "POST /v1/audio/voice_consents/{consent_id}",
 )
 # A model may be called org/load, and a voice check, so what is at these paths can be read, too:
-# `Allow` says so.
+# `Allow` says so. It says it of a video called generations, which there is none of.
 READABLE = (
     "/v1/audio/voices/check",
     "/v1/models/pull",
     "/v1/models/{model_id}/load",
     "/v1/models/{model_id}/unload",
+    "/v1/videos/generations",
 )
 
 schemathesis.serializer.alias("application/sdp", "text/plain")

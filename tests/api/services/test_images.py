@@ -131,3 +131,16 @@ def test_no_process_starts_before_the_first_image():
     made = ImageDecoder()
     assert made._queue is None
     made.stop()
+
+
+def test_mask_is_white_where_it_is_transparent(decoder):
+    drawn = drawn_image(96, 64, 2)
+    alpha = np.full(drawn.shape[:2], 255, np.uint8)
+    alpha[:32] = 0
+    content = png_of(np.dstack([drawn, alpha]))
+    seen = asyncio.run(decoder.decode(content, SIZING, is_mask=True))
+    assert (seen[:32] == 255).all()
+    assert (seen[32:] == 0).all()
+    assert np.array_equal(decode(decoder, content)[32:], drawn[32:])  # the same file, as an image
+    with pytest.raises(InvalidImage, match="transparent"):
+        asyncio.run(decoder.decode(png_of(drawn), SIZING, is_mask=True))
