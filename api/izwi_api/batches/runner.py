@@ -53,7 +53,11 @@ class Sender(Protocol):
     """Sends events of batches."""
 
     async def send_due(self) -> None:
-        """Send what is due."""
+        """Send what is due. Raises OSError and sqlite3.Error."""
+        ...
+
+    def stop(self) -> None:
+        """Release what it holds."""
         ...
 
 
@@ -103,6 +107,8 @@ class BatchRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._sender is not None:
+            self._sender.stop()
         await self._stop_lines()
 
     async def _stop_lines(self) -> None:
@@ -129,7 +135,7 @@ class BatchRunner:
             self._swept_s = now_s
             await asyncio.to_thread(self._store.remove_expired)
         if self._sender is not None and (self._sending is None or self._sending.done()):
-            self._sending = asyncio.create_task(self._sender.send_due())
+            self._sending = asyncio.create_task(self._send_events(self._sender))
         for batch in await asyncio.to_thread(self._store.open_batches):
             if batch.id in self._running or batch.owner in self._owners.values():
                 continue
@@ -141,6 +147,12 @@ class BatchRunner:
             if lease is not None:
                 self._running[batch.id] = asyncio.create_task(self._run_batch(batch.id, lease))
                 self._owners[batch.id] = batch.owner
+
+    async def _send_events(self, sender: Sender) -> None:
+        try:
+            await sender.send_due()
+        except (OSError, sqlite3.Error):
+            logger.exception("events of batches were not sent; they are due again later")
 
     async def _run_batch(self, batch_id: str, lease: Lease) -> None:
         try:
@@ -184,6 +196,11 @@ class BatchRunner:
     def store(self) -> BatchStore:
         """The batches."""
         return self._store
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether the end of a batch is an event to send."""
+        return self._sender is not None
 
     @property
     def max_line_bytes(self) -> int:
@@ -334,11 +351,8 @@ class _BatchRun:
         batch = self._batch
         batch.status = status
         batch.times = batch.times | {f"{status}_at": self._store.now_s()}
-        event = {"type": f"batch.{status}", "data": {"id": batch.id}}
-        sends = self._runner._sender is not None
-        body = {"object": "event", "created_at": self._store.now_s(), **event}
-        line = json.dumps(body).encode() if sends else None
-        await asyncio.to_thread(self._store.end, batch, line)
+        sends = self._runner.sends_events
+        await asyncio.to_thread(partial(self._store.end, batch, with_event=sends))
         for kind in ("begun", "lease"):
             (self._store.folder / "runs" / f"{batch.id}.{kind}").unlink(missing_ok=True)
 

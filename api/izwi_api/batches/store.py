@@ -268,8 +268,8 @@ class BatchStore:
             _save(db, batch)
         return batch
 
-    def end(self, batch: Batch, event: bytes | None) -> None:
-        """Store the end of a batch with its result files, and what is to be told of it, at once."""
+    def end(self, batch: Batch, *, with_event: bool) -> None:
+        """Store the end of a batch with its result files, and the event that says so, at once."""
         with self._transaction() as db:
             for name, exists, part in zip(
                 batch.results,
@@ -286,22 +286,34 @@ class BatchStore:
                 db.execute("DELETE FROM files WHERE id = ?", (name,))
                 _insert_file(db, file)
             _save(db, batch)
-            if event is not None:
-                row = (f"evt_{secrets.token_hex(16)}", event, 0, self._clock())
+            if with_event:
+                name = f"evt_{secrets.token_hex(16)}"
+                row = (name, _event_of(name, batch, self.now_s()), 0, self._clock())
                 db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
 
     # -- events ------------------------------------------------------------------------------
-    def due_events(self) -> list[tuple[str, bytes, int]]:
-        """Return events that are due: id, body and how often they were sent."""
-        with self._transaction() as db:
-            query = "SELECT id, body, tries FROM events WHERE due_at <= ? ORDER BY due_at LIMIT 8"
-            return db.execute(query, (self._clock(),)).fetchall()
+    def claim_event(self, for_s: float) -> tuple[str, bytes, int] | None:
+        """Return an event that is due, which no other process gets for some seconds; None: none is.
 
-    def postpone_event(self, event_id: str, tries: int, after_s: float) -> None:
-        """Send an event again later."""
+        Returns:
+            Its id, its body, and how often it was claimed, with this time.
+        """
         with self._transaction() as db:
-            values = (tries, self._clock() + after_s, event_id)
+            now = self._clock()
+            query = "SELECT id, body, tries FROM events WHERE due_at <= ? ORDER BY due_at LIMIT 1"
+            row = db.execute(query, (now,)).fetchone()
+            if row is None:
+                return None
+            name, body, tries = row
+            values = (tries + 1, now + for_s, name)
             db.execute("UPDATE events SET tries = ?, due_at = ? WHERE id = ?", values)
+        return name, body, tries + 1
+
+    def postpone_event(self, event_id: str, after_s: float) -> None:
+        """Let an event be due again later."""
+        with self._transaction() as db:
+            values = (self._clock() + after_s, event_id)
+            db.execute("UPDATE events SET due_at = ? WHERE id = ?", values)
 
     def forget_event(self, event_id: str) -> None:
         """Send an event no more."""
@@ -386,6 +398,19 @@ def _insert_file(db: sqlite3.Connection, file: StoredFile) -> None:
     db.execute(
         f"INSERT INTO files ({columns}) VALUES (?, ?, ?, ?, ?, ?)",
         (*row, msgspec.json.encode(file)),
+    )
+
+
+def _event_of(name: str, batch: Batch, now_s: int) -> bytes:
+    """Return the end of a batch as OpenAI tells it."""
+    return msgspec.json.encode(
+        {
+            "id": name,
+            "object": "event",
+            "created_at": now_s,
+            "type": f"batch.{batch.status}",
+            "data": {"id": batch.id},
+        }
     )
 
 
