@@ -31,6 +31,7 @@ from izwi_api.batches.results import Begun, Lease, ResultFile
 from izwi_api.batches.store import Batch, BatchStore, new_file_id
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import body_of, status_of
+from izwi_api.routes.openapi import IGNORED
 from izwi_api.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -384,6 +385,8 @@ def _result_of(custom_id: str, answer: LineAnswer) -> bytes:
         body = {"object": "audio", "content_type": kind, "data": data}
     request_id = answer.headers.get("x-request-id", "")
     response = {"status_code": answer.status, "request_id": request_id, "body": body}
+    if ignored := answer.headers.get(IGNORED):
+        response["ignored"] = ignored.split(", ")
     return _result(custom_id, response, None)
 
 

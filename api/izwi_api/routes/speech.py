@@ -19,7 +19,7 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
-from izwi_api.routes.openapi import answers, json_body
+from izwi_api.routes.openapi import answers, ignored_header, json_body
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS, SpeechBody
@@ -33,14 +33,13 @@ from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 from izwi_api.services.transcription.align import Aligner
 
 router = APIRouter(route_class=PlainRoute)
-IGNORED = "x-izwi-ignored"  # fields of the request that the model cannot follow
 
 
 @router.post(
     "/v1/audio/speech",
     openapi_extra=json_body(SpeechBody, HINTS),
     response_class=Response,
-    responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE),
+    responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE, names_ignored=True),
 )
 async def create_speech(request: Request) -> Response:
     """Speak a text."""
@@ -59,8 +58,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
             param="include_codes",
         )
     ask = await asked_speech(services, model, body)
-    ignored = ignored_fields(model.frontend, body)
-    headers = {IGNORED: ", ".join(ignored)} if ignored else {}
+    headers = ignored_header(ignored_fields(model.frontend, body))
     if body.stream_format == "sse":
         return await live_response(_events(model, body, ask, timing), MEDIA_TYPE, headers)
     media_type = CONTENT_TYPES[body.response_format]

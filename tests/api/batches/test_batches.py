@@ -146,7 +146,8 @@ def test_speech_and_its_faults(ann, place) -> None:
     assert ann.batches.list(limit=1).data[0].id == batch.id
 
 
-def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
+def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav, monkeypatch) -> None:
+    monkeypatch.setattr(FakeTranscription, "follows_context", False)
     wav = tone_wav()
     audio = ann.files.create(file=("a.wav", wav), purpose="user_data")
     url = "data:audio/wav;base64," + base64.b64encode(wav).decode()
@@ -154,7 +155,7 @@ def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
         ann,
         [
             line("id", TRANSCRIPTIONS, model="asr", file=audio.id),
-            line("url", TRANSCRIPTIONS, model="asr", file=url, response_format="text"),
+            line("url", TRANSCRIPTIONS, model="asr", file=url, response_format="text", prompt="a"),
             line("none", TRANSCRIPTIONS, model="asr"),
             line("path", TRANSCRIPTIONS, model="asr", file="../index.sqlite"),
             line("bad", TRANSCRIPTIONS, model="asr", file="data:audio/wav,x"),
@@ -164,6 +165,8 @@ def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
     good, bad = results(ann, batch.output_file_id), results(ann, batch.error_file_id)
     assert good["id"]["response"]["body"]["text"]
     assert good["url"]["response"]["body"]["object"] == "text"
+    assert "ignored" not in good["id"]["response"]
+    assert good["url"]["response"]["ignored"] == ["prompt"]
     statuses = {name: one["response"]["status_code"] for name, one in bad.items()}
     assert statuses == {"none": 400, "path": 404, "bad": 400}
     other = ended(bob, [line("x", TRANSCRIPTIONS, model="asr", file=audio.id)], TRANSCRIPTIONS)

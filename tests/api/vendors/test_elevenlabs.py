@@ -13,6 +13,7 @@ from izwi.audio.decode import decode_audio
 from izwi.model.alignment import AlignedWord
 from izwi_api.vendors.elevenlabs.alignment import CharacterTimes
 from tests.api.conftest import FRAME
+from tests.api.vendors.streaming import FakeStreaming
 
 TTS = "/elevenlabs/v1/text-to-speech"
 
@@ -115,7 +116,7 @@ def test_voices_are_listed_found_cloned_and_deleted(http, key, tone_wav):
     assert http.get(f"/elevenlabs/v1/voices/{voice_id}", headers=key).status_code == 404
 
 
-def test_a_file_is_transcribed(http, key, tone_wav):
+def test_a_file_is_transcribed(http, key, tone_wav, monkeypatch):
     form, files = {"model_id": "scribe_v1", "keyterms": ["izwi"]}, {"file": tone_wav(2.0)}
     answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=files, headers=key)
     assert answer.status_code == 200, answer.text
@@ -129,6 +130,10 @@ def test_a_file_is_transcribed(http, key, tone_wav):
         ("spacing", " ", 1.5),
         ("word", "izwi", 2.0),
     ]
+    assert "x-izwi-ignored" not in answer.headers
+    monkeypatch.setattr(FakeStreaming, "follows_context", False)
+    answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=files, headers=key)
+    assert answer.headers["x-izwi-ignored"] == "keyterms"
     raw = {"file": tone_wav(2.0)[44:]}
     form = {"model_id": "scribe_v1", "file_format": "pcm_s16le_16"}
     answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=raw, headers=key)
