@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from starlette.types import ASGIApp
 
+from izwi.audio.encode import CONTENT_TYPES
 from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.batches.calls import LineAnswer, call_app
 from izwi_api.batches.lines import (
@@ -28,7 +29,7 @@ from izwi_api.batches.lines import (
     read_line,
 )
 from izwi_api.batches.results import Begun, Lease, ResultFile
-from izwi_api.batches.store import Batch, BatchStore, new_file_id
+from izwi_api.batches.store import AudioFile, Batch, BatchStore, audio_file_id, new_file_id
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import body_of, status_of
 from izwi_api.routes.openapi import IGNORED
@@ -48,6 +49,7 @@ _LATER = frozenset({429, 503})
 # After a failure of the server, and after a process that died: a line is tried so often.
 _MAX_TRIES = 3
 _BROKEN_WAIT_S = 30.0
+_MAX_NAME_CHARS = 200
 
 
 class Sender(Protocol):
@@ -306,16 +308,33 @@ class _BatchRun:
             files.begun.begin_line(number)
             try:
                 answer = await self._answer(line)
-                result = await asyncio.to_thread(_result_of, line.custom_id, answer)
+                audio = self._audio(number, line, answer)
+                result = await asyncio.to_thread(_result_of, line.custom_id, answer, audio)
                 into = files.output if answer.status < 400 else files.errors
-                await self._append(into, line, result)
+                await self._append(into, line, result, audio)
             finally:  # only a process that dies leaves it begun
                 files.begun.give_up(number)
 
-    async def _append(self, file: ResultFile, line: Line, result: bytes) -> None:
+    def _audio(self, number: int, line: Line, answer: LineAnswer) -> AudioFile | None:
+        """Return the file that a response becomes; None if the line has its audio, or none."""
+        kind = answer.headers.get("content-type", "")
+        if self._batch.audio_output != "files" or not kind.startswith("audio/"):
+            return None
+        suffix = _SUFFIXES.get(kind, "audio")
+        name = f"{line.custom_id[:_MAX_NAME_CHARS]}.{suffix}"
+        return AudioFile(audio_file_id(self._batch.id, number), name, answer.body)
+
+    async def _append(
+        self, file: ResultFile, line: Line, result: bytes, audio: AudioFile | None = None
+    ) -> None:
+        def write() -> None:
+            if audio is not None:
+                self._store.put_audio(self._batch.owner, audio)
+            file.append(line.custom_id, result)
+
         async with self._lock:
             # it is written to its end also if the batch stops meanwhile
-            writing = asyncio.create_task(asyncio.to_thread(file.append, line.custom_id, result))
+            writing = asyncio.create_task(asyncio.to_thread(write))
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -359,6 +378,7 @@ class _BatchRun:
 
 
 _JSON = {"content-type": "application/json"}
+_SUFFIXES = {kind: suffix for suffix, kind in CONTENT_TYPES.items()}
 
 
 def _begin(batch: Batch, *, total: int, now: int) -> None:
@@ -372,14 +392,16 @@ def _take_counts(batch: Batch, *, files: _Files) -> None:
     batch.completed, batch.failed = len(files.output.done), len(files.errors.done)
 
 
-def _result_of(custom_id: str, answer: LineAnswer) -> bytes:
-    """Return the line of a response."""
+def _result_of(custom_id: str, answer: LineAnswer, audio: AudioFile | None) -> bytes:
+    """Return the line of a response, whose audio may be a file."""
     kind = answer.headers.get("content-type", "")
     body: Any
     if kind.startswith("application/json"):
         body = json.loads(answer.body)
     elif kind.startswith("text/") or kind == "application/x-subrip":
         body = {"object": "text", "content_type": kind, "text": answer.body.decode()}
+    elif audio is not None:
+        body = {"object": "audio", "content_type": kind, "file_id": audio.id}
     else:
         data = base64.b64encode(answer.body).decode()
         body = {"object": "audio", "content_type": kind, "data": data}

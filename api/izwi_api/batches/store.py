@@ -6,12 +6,14 @@ ids that were drawn here; a caller's file name is only a text in the index.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,6 +71,7 @@ class Batch(msgspec.Struct):
         results: Ids of the files of outputs and of errors, which are listed when it has ended.
         times: When it reached each status, as "completed_at".
         has_output: Whether any line succeeded; the same for errors.
+        audio_output: "files": the audio of each line is a file of its own.
     """
 
     id: str
@@ -89,6 +92,7 @@ class Batch(msgspec.Struct):
     failed: int = 0
     times: dict[str, int] = {}
     errors: list[dict[str, Any]] = []
+    audio_output: str = "base64"
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +125,22 @@ class Batch(msgspec.Struct):
                 "failed": self.failed,
             },
             "metadata": self.metadata,
+            "audio_output": self.audio_output,
         }
+
+
+class AudioFile(msgspec.Struct, frozen=True):
+    """The audio of one line, to be stored as a file.
+
+    Attributes:
+        id: The same for each run of the line, so that a second one replaces what a crash left.
+        filename: What the caller sees.
+        content: The audio.
+    """
+
+    id: str
+    filename: str
+    content: bytes
 
 
 class BatchStore:
@@ -211,6 +230,22 @@ class BatchStore:
             raise _no_file(page.after or "")
         files = [msgspec.json.decode(row, type=StoredFile) for row in found]
         return files[: page.limit], len(files) > page.limit
+
+    def put_audio(self, owner: str, audio: AudioFile) -> None:
+        """Store the audio of a line, in place of that of an earlier run. Raises OSError."""
+        path, now = self.path(audio.id), self.now_s()
+        draft = path.with_name(new_file_id())  # no reader sees a part
+        try:
+            _write(draft, BytesIO(audio.content))
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        times, size = (now, now + KEPT_S), len(audio.content)
+        file = StoredFile(audio.id, owner, "batch_output", audio.filename, size, *times)
+        with self._transaction() as db:
+            db.execute("DELETE FROM files WHERE id = ?", (audio.id,))
+            _insert_file(db, file)
 
     def delete_file(self, owner: str, file_id: str) -> None:
         """Delete a file.
@@ -374,6 +409,11 @@ class Page(msgspec.Struct, frozen=True):
 def new_file_id() -> str:
     """Return a new id of a file."""
     return f"file-{secrets.token_hex(16)}"
+
+
+def audio_file_id(batch_id: str, number: int) -> str:
+    """Return the id of the file with the audio of a line; batches have ids that nobody guesses."""
+    return f"file-{hashlib.sha256(f'{batch_id}:{number}'.encode()).hexdigest()[:32]}"
 
 
 def new_batch_id() -> str:
