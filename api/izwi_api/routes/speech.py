@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError
-from izwi.inputs.speech import SpeechInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.frontend import SpeechFrontend
 from izwi_api.http.app_state import services_of
@@ -26,7 +25,7 @@ from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.request import asked_speech, check_texts, ignored_fields
-from izwi_api.services.speech.spoken_text import Pause
+from izwi_api.services.speech.spoken_text import SpokenPart
 from izwi_api.services.speech.synthesis import CollectedCodes, Speech, encoded_audio, open_speech
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
@@ -66,7 +65,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
 
 
 async def _audio(
-    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: Sequence[SpeechInput | Pause]
+    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: Sequence[SpokenPart]
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
@@ -90,7 +89,7 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 async def _events(
     model: ServedModel[SpeechFrontend],
     body: SpeechBody,
-    ask: Sequence[SpeechInput | Pause],
+    ask: Sequence[SpokenPart],
     timing: tuple[Aligner, str | None] | None,
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:

@@ -37,6 +37,15 @@ def test_a_text_is_spoken_in_the_format_of_the_query(http, key, way):
     assert np.abs(np.frombuffer(answer.content, np.int16)).max() > 1000
 
 
+def test_ssml_is_read_but_its_characters_have_no_times(http, key):
+    ask, query = {"text": "<speak>Hi<break time='500ms'/></speak>"}, {"output_format": "pcm_24000"}
+    heard = http.post(f"{TTS}/Ann", json=ask, params=query, headers=key).content
+    plain = http.post(f"{TTS}/Ann", json={"text": "Hi"}, params=query, headers=key).content
+    assert heard == plain + bytes(24_000)
+    answer = http.post(f"{TTS}/Ann/with-timestamps", json=ask, headers=key)
+    assert (answer.status_code, detail(answer)["param"]) == (400, "text")
+
+
 @pytest.mark.parametrize("name", ["mp3_44100_128", "opus_48000_64", "wav_16000"])
 def test_other_formats_have_a_header(http, key, name):
     query = {"output_format": name}
