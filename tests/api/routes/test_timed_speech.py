@@ -21,7 +21,7 @@ from izwi.request.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.serve.app import create_app
 from izwi_api.services.models.served import ServedModels
-from izwi_api.services.speech.synthesis import PreparedSpeech, Speech, encoded_audio
+from izwi_api.services.speech.synthesis import Speech, encoded_audio
 from izwi_api.services.speech.word_times import TimedSpeech
 from izwi_api.settings import Settings
 from izwi_api.usage.metering import Charge
@@ -324,7 +324,7 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed, rates):
     engine = FakeEngine()
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
     model = ServedModels(engine, FakeRegistry(tts=FakeSpeech())).speech("tts")
-    speech = Speech(model, PreparedSpeech(texts, requests, {}, rates), Charge())
+    speech = Speech(model, texts, requests, {}, rates, Charge())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
     pieces = [piece async for piece in encoded_audio(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)

@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -53,23 +53,6 @@ class AudioSource(Protocol):
         ...
 
 
-class PreparedSpeech(NamedTuple):
-    """What is spoken, before it is submitted.
-
-    Attributes:
-        texts: The pieces, in order.
-        requests: One for each piece.
-        pauses: Seconds of silence before a piece, by its index; silence after the last piece has
-            the index `len(texts)`.
-        rates: How fast a piece is spoken, by its index; 1 for others.
-    """
-
-    texts: Sequence[str]
-    requests: Sequence[Request]
-    pauses: Mapping[int, float]
-    rates: Mapping[int, float]
-
-
 class Speech(ChargedGeneration):
     """The audio of a text while it is made.
 
@@ -86,21 +69,30 @@ class Speech(ChargedGeneration):
     """
 
     def __init__(
-        self, model: ServedModel[SpeechFrontend], prepared: PreparedSpeech, charge: Charge
+        self,
+        model: ServedModel[SpeechFrontend],
+        texts: Sequence[str],
+        requests: Sequence[Request],
+        pauses: Mapping[int, float],
+        rates: Mapping[int, float],
+        charge: Charge,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
         Args:
             model: The model that speaks.
-            prepared: What it says.
+            texts: The pieces, in order.
+            requests: One for each piece.
+            pauses: Seconds of silence before a piece, by its index; silence after the last piece
+                has the index `len(texts)`.
+            rates: How fast a piece is spoken, by its index; 1 for others.
             charge: For the whole text, so that a key without enough quota for it is refused before
                 any audio.
         """
         super().__init__(charge)
-        requests = prepared.requests
-        self.texts, self.sample_rate = prepared.texts, model.frontend.sample_rate
+        self.texts, self.sample_rate = texts, model.frontend.sample_rate
         self.audio_entries = model.frontend.audio_entries
-        self._pauses, self._rates = prepared.pauses, prepared.rates
+        self._pauses, self._rates = pauses, rates
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._model = model
@@ -226,9 +218,9 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     parts = [ask] if isinstance(ask, SpeechInput) else ask
-    prepared = await asyncio.to_thread(_prepare, model, parts, streams)
-    charge = Charge(characters=sum(map(len, prepared.texts)), is_free=not charged)
-    return Speech(model, prepared, charge)
+    texts, requests, pauses, rates = await asyncio.to_thread(_prepare, model, parts, streams)
+    charge = Charge(characters=sum(map(len, texts)), is_free=not charged)
+    return Speech(model, texts, requests, pauses, rates, charge)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
@@ -273,7 +265,7 @@ def piece_seed(seed: int, index: int) -> int:
 
 def _prepare(
     model: ServedModel[SpeechFrontend], parts: Sequence[SpokenPart], streams: bool
-) -> PreparedSpeech:
+) -> tuple[list[str], list[Request], dict[int, float], dict[int, float]]:
     speech_id = new_speech_id()
     pieces, pauses, rates = _split(model.frontend, parts)
     requests: list[Request] = []
@@ -281,7 +273,7 @@ def _prepare(
         wish = replace(piece, seed=piece_seed(piece.seed, index), pronunciations=None)
         request = model.frontend.prepare_speech(f"{speech_id}-{index}", model.name, wish)
         requests.append(replace(request, listener=speech_id, streams=streams, continues=index > 0))
-    return PreparedSpeech([piece.text for piece in pieces], requests, pauses, rates)
+    return [piece.text for piece in pieces], requests, pauses, rates
 
 
 def _split(
