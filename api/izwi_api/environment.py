@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +29,7 @@ from izwi_api.settings import (
     key_digest,
     vad_name,
 )
-from izwi_api.voices.reference_hosts import parse_host
+from izwi_api.voices.reference_hosts import ReferenceUrl, parse_host, parse_url
 
 Parse = Callable[[str, str], Any]
 
@@ -146,6 +148,29 @@ def _aliases(text: str, name: str) -> dict[str, str]:
     return aliases
 
 
+def _endpoint(text: str, name: str) -> ReferenceUrl:
+    url = parse_url(text, name)
+    parse_host(f"{url.host.scheme}://{url.host.authority}", name)  # no name of this machine
+    return url
+
+
+def _webhook_secret(text: str, name: str) -> bytes:
+    """Read a secret as Standard Webhooks writes it: whsec_ and base64."""
+    head, _, encoded = text.partition("whsec_")
+    try:
+        secret = b"" if head else base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if not _MIN_SECRET_BYTES <= len(secret) <= _MAX_SECRET_BYTES:
+        raise InvalidRequest(
+            f"{name} must be whsec_ and the base64 of {_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES} "
+            "random bytes",
+            param=name,
+        )
+    return secret
+
+
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 _SECONDS = "seconds"
 
 VARIABLES = (
@@ -208,6 +233,14 @@ VARIABLES = (
     Variable(
         *("IZWI_MAX_BATCH_FILE_MB", "max_batch_file_bytes", _megabytes, "MiB"),
         "largest stored file",
+    ),
+    Variable(
+        *("IZWI_WEBHOOK_URL", "webhook.url", _endpoint, "`https://host.example/path`"),
+        "where to send an event when a batch has ended (docs/batches.md)",
+    ),
+    Variable(
+        *("IZWI_WEBHOOK_SECRET", "webhook.secret", _webhook_secret, "`whsec_` and base64"),
+        "signs these events",
     ),
     Variable(
         *("IZWI_MAX_SESSIONS", "sessions.a_server", _whole(_above_zero), "1 or more"),
@@ -278,7 +311,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     Raises:
         InvalidRequest: A value cannot be used; the message names its variable.
     """
-    return reduce(lambda settings, one: _set(settings, one, environ), VARIABLES, Settings())
+    settings = reduce(lambda settings, one: _set(settings, one, environ), VARIABLES, Settings())
+    if (settings.webhook.url is None) != (settings.webhook.secret is None):
+        raise InvalidRequest(
+            "IZWI_WEBHOOK_URL and IZWI_WEBHOOK_SECRET need each other", param="IZWI_WEBHOOK_URL"
+        )
+    return settings
 
 
 def read_access(environ: Mapping[str, str]) -> Access:

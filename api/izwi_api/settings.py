@@ -15,7 +15,7 @@ from izwi.errors import InvalidRequest
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
 from izwi_api.usage.keys import check_key, digest_of
-from izwi_api.voices.reference_hosts import FetchPace, ReferenceHost
+from izwi_api.voices.reference_hosts import FetchPace, ReferenceHost, ReferenceUrl
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,19 @@ class ImageModel:
     socket: Path = Path()
 
 
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told when a batch has ended; nobody without a URL.
+
+    Attributes:
+        url: Where events are sent.
+        secret: The key that signs them.
+    """
+
+    url: ReferenceUrl | None = None
+    secret: bytes | None = field(default=None, repr=False)
+
+
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -169,6 +182,7 @@ class Settings:
         batches: Files and batches are served, and kept in the folder `batches` of `home`.
         batch_lines: Lines of batches that an API server has in progress at the same time.
         max_batch_file_bytes: Bytes of one stored file.
+        webhook: Who is told when a batch has ended.
         sessions: Maximum number of live sessions.
         session_limits: Limits of one session of `/v1/realtime`.
         live_lead_ms: Milliseconds of audio that a live session is sent ahead of its playback,
@@ -209,6 +223,7 @@ class Settings:
     batches: bool = False
     batch_lines: int = 4
     max_batch_file_bytes: int = 200 * MEGABYTE
+    webhook: Webhook = Webhook()
     sessions: SessionCounts = field(default_factory=SessionCounts)
     session_limits: SessionLimits = field(default_factory=SessionLimits)
     live_lead_ms: int = DEFAULT_LEAD_MS

@@ -117,6 +117,11 @@ class TranscriptionFrontend(Frontend, Protocol):
         """ISO 639 codes, by the names that `read` returns."""
         ...
 
+    @property
+    def follows_context(self) -> bool:
+        """Whether `TranscriptionInput.context` has an effect; else the caller is told."""
+        ...
+
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Split 16 kHz samples into pieces [start, stop) that the model accepts.
 

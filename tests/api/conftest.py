@@ -96,6 +96,7 @@ class FakeTranscription:
     capabilities = (Capability.TRANSCRIBE,)
     num_codebooks = 1
     languages = ("english",)
+    follows_context = True
 
     @property
     def language_codes(self):

@@ -36,7 +36,7 @@ OUTSIDE = {
     "izwi/sandbox/client.py: _Killed": "the job is done again in another process",
     "izwi/sandbox/chat_template_worker.py: _Raised": "becomes a refusal, within the worker",
     "api/izwi_api/voices/index.py: NameTaken": "becomes VoiceExists, or another name is tried",
-    "api/izwi_api/voices/references.py: _Refused": "becomes ReferenceNotFetched; why is logged",
+    "api/izwi_api/voices/reference_connections.py: NotReached": "its reason is for the log",
 }
 
 

@@ -49,6 +49,7 @@ def test_audio_is_transcribed_while_it_arrives(served, said):
             events = until(socket, "transcript.done")
             done = events[-1]
             assert "train" in done["text"].lower()
+            assert "ignored" not in done
             assert done["usage"]["seconds"] == pytest.approx(len(data) / 48_000, abs=0.01)
             segments = [event for event in events if event["type"] == "transcript.segment"]
             assert " ".join(segment["text"].strip() for segment in segments) == done["text"]
@@ -56,10 +57,12 @@ def test_audio_is_transcribed_while_it_arrives(served, said):
 
 def test_pending_audio_is_transcribed_before_the_session_closes(served, said):
     with listening_to(served) as socket:
-        tell(socket, "session.config", sample_rate=24_000)
+        tell(socket, "session.config", sample_rate=24_000, prompt="Trains")  # it cannot follow it
         socket.send(to_s16le(said(SENTENCE)))
         tell(socket, "session.close")
-        assert "train" in until(socket, "transcript.done")[-1]["text"].lower()
+        done = until(socket, "transcript.done")[-1]
+        assert "train" in done["text"].lower()
+        assert done["ignored"] == ["prompt"]
         with pytest.raises(ConnectionClosed):
             socket.recv(60)
         assert socket.close_code == 1000

@@ -56,6 +56,7 @@ class BatchBody(BaseModel):
         "/v1/chat/completions", "/v1/responses", "/v1/audio/speech", "/v1/audio/transcriptions"
     ]
     completion_window: Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,2}h$")]
+    audio_output: Literal["base64", "files"] = "base64"
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
 
 
@@ -151,6 +152,7 @@ async def create_batch(request: Request) -> dict[str, Any]:
         expires_at=now + int(window.removesuffix("h")) * _HOUR_S,
         model=model,
         metadata=body.metadata,
+        audio_output=body.audio_output,
     )
     await asyncio.to_thread(store.add_batch, batch)
     runner.wake()

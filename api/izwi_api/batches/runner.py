@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from starlette.types import ASGIApp
 
+from izwi.audio.encode import CONTENT_TYPES
 from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.batches.calls import LineAnswer, call_app
 from izwi_api.batches.lines import (
@@ -28,9 +29,10 @@ from izwi_api.batches.lines import (
     read_line,
 )
 from izwi_api.batches.results import Begun, Lease, ResultFile
-from izwi_api.batches.store import Batch, BatchStore, new_file_id
+from izwi_api.batches.store import AudioFile, Batch, BatchStore, audio_file_id, new_file_id
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import body_of, status_of
+from izwi_api.routes.openapi import IGNORED
 from izwi_api.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -47,13 +49,18 @@ _LATER = frozenset({429, 503})
 # After a failure of the server, and after a process that died: a line is tried so often.
 _MAX_TRIES = 3
 _BROKEN_WAIT_S = 30.0
+_MAX_NAME_CHARS = 200
 
 
 class Sender(Protocol):
     """Sends events of batches."""
 
     async def send_due(self) -> None:
-        """Send what is due."""
+        """Send what is due. Raises OSError and sqlite3.Error."""
+        ...
+
+    def stop(self) -> None:
+        """Release what it holds."""
         ...
 
 
@@ -103,6 +110,8 @@ class BatchRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._sender is not None:
+            self._sender.stop()
         await self._stop_lines()
 
     async def _stop_lines(self) -> None:
@@ -129,7 +138,7 @@ class BatchRunner:
             self._swept_s = now_s
             await asyncio.to_thread(self._store.remove_expired)
         if self._sender is not None and (self._sending is None or self._sending.done()):
-            self._sending = asyncio.create_task(self._sender.send_due())
+            self._sending = asyncio.create_task(self._send_events(self._sender))
         for batch in await asyncio.to_thread(self._store.open_batches):
             if batch.id in self._running or batch.owner in self._owners.values():
                 continue
@@ -141,6 +150,12 @@ class BatchRunner:
             if lease is not None:
                 self._running[batch.id] = asyncio.create_task(self._run_batch(batch.id, lease))
                 self._owners[batch.id] = batch.owner
+
+    async def _send_events(self, sender: Sender) -> None:
+        try:
+            await sender.send_due()
+        except (OSError, sqlite3.Error):
+            logger.exception("events of batches were not sent; they are due again later")
 
     async def _run_batch(self, batch_id: str, lease: Lease) -> None:
         try:
@@ -184,6 +199,11 @@ class BatchRunner:
     def store(self) -> BatchStore:
         """The batches."""
         return self._store
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether the end of a batch is an event to send."""
+        return self._sender is not None
 
     @property
     def max_line_bytes(self) -> int:
@@ -288,16 +308,33 @@ class _BatchRun:
             files.begun.begin_line(number)
             try:
                 answer = await self._answer(line)
-                result = await asyncio.to_thread(_result_of, line.custom_id, answer)
+                audio = self._audio(number, line, answer)
+                result = await asyncio.to_thread(_result_of, line.custom_id, answer, audio)
                 into = files.output if answer.status < 400 else files.errors
-                await self._append(into, line, result)
+                await self._append(into, line, result, audio)
             finally:  # only a process that dies leaves it begun
                 files.begun.give_up(number)
 
-    async def _append(self, file: ResultFile, line: Line, result: bytes) -> None:
+    def _audio(self, number: int, line: Line, answer: LineAnswer) -> AudioFile | None:
+        """Return the file that a response becomes; None if the line has its audio, or none."""
+        kind = answer.headers.get("content-type", "")
+        if self._batch.audio_output != "files" or not kind.startswith("audio/"):
+            return None
+        suffix = _SUFFIXES.get(kind, "audio")
+        name = f"{line.custom_id[:_MAX_NAME_CHARS]}.{suffix}"
+        return AudioFile(audio_file_id(self._batch.id, number), name, answer.body)
+
+    async def _append(
+        self, file: ResultFile, line: Line, result: bytes, audio: AudioFile | None = None
+    ) -> None:
+        def write() -> None:
+            if audio is not None:
+                self._store.put_audio(self._batch.owner, audio)
+            file.append(line.custom_id, result)
+
         async with self._lock:
             # it is written to its end also if the batch stops meanwhile
-            writing = asyncio.create_task(asyncio.to_thread(file.append, line.custom_id, result))
+            writing = asyncio.create_task(asyncio.to_thread(write))
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -334,16 +371,14 @@ class _BatchRun:
         batch = self._batch
         batch.status = status
         batch.times = batch.times | {f"{status}_at": self._store.now_s()}
-        event = {"type": f"batch.{status}", "data": {"id": batch.id}}
-        sends = self._runner._sender is not None
-        body = {"object": "event", "created_at": self._store.now_s(), **event}
-        line = json.dumps(body).encode() if sends else None
-        await asyncio.to_thread(self._store.end, batch, line)
+        sends = self._runner.sends_events
+        await asyncio.to_thread(partial(self._store.end, batch, with_event=sends))
         for kind in ("begun", "lease"):
             (self._store.folder / "runs" / f"{batch.id}.{kind}").unlink(missing_ok=True)
 
 
 _JSON = {"content-type": "application/json"}
+_SUFFIXES = {kind: suffix for suffix, kind in CONTENT_TYPES.items()}
 
 
 def _begin(batch: Batch, *, total: int, now: int) -> None:
@@ -357,19 +392,23 @@ def _take_counts(batch: Batch, *, files: _Files) -> None:
     batch.completed, batch.failed = len(files.output.done), len(files.errors.done)
 
 
-def _result_of(custom_id: str, answer: LineAnswer) -> bytes:
-    """Return the line of a response."""
+def _result_of(custom_id: str, answer: LineAnswer, audio: AudioFile | None) -> bytes:
+    """Return the line of a response, whose audio may be a file."""
     kind = answer.headers.get("content-type", "")
     body: Any
     if kind.startswith("application/json"):
         body = json.loads(answer.body)
     elif kind.startswith("text/") or kind == "application/x-subrip":
         body = {"object": "text", "content_type": kind, "text": answer.body.decode()}
+    elif audio is not None:
+        body = {"object": "audio", "content_type": kind, "file_id": audio.id}
     else:
         data = base64.b64encode(answer.body).decode()
         body = {"object": "audio", "content_type": kind, "data": data}
     request_id = answer.headers.get("x-request-id", "")
     response = {"status_code": answer.status, "request_id": request_id, "body": body}
+    if ignored := answer.headers.get(IGNORED):
+        response["ignored"] = ignored.split(", ")
     return _result(custom_id, response, None)
 
 

@@ -6,12 +6,14 @@ ids that were drawn here; a caller's file name is only a text in the index.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,6 +71,7 @@ class Batch(msgspec.Struct):
         results: Ids of the files of outputs and of errors, which are listed when it has ended.
         times: When it reached each status, as "completed_at".
         has_output: Whether any line succeeded; the same for errors.
+        audio_output: "files": the audio of each line is a file of its own.
     """
 
     id: str
@@ -89,6 +92,7 @@ class Batch(msgspec.Struct):
     failed: int = 0
     times: dict[str, int] = {}
     errors: list[dict[str, Any]] = []
+    audio_output: str = "base64"
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +125,22 @@ class Batch(msgspec.Struct):
                 "failed": self.failed,
             },
             "metadata": self.metadata,
+            "audio_output": self.audio_output,
         }
+
+
+class AudioFile(msgspec.Struct, frozen=True):
+    """The audio of one line, to be stored as a file.
+
+    Attributes:
+        id: The same for each run of the line, so that a second one replaces what a crash left.
+        filename: What the caller sees.
+        content: The audio.
+    """
+
+    id: str
+    filename: str
+    content: bytes
 
 
 class BatchStore:
@@ -212,6 +231,22 @@ class BatchStore:
         files = [msgspec.json.decode(row, type=StoredFile) for row in found]
         return files[: page.limit], len(files) > page.limit
 
+    def put_audio(self, owner: str, audio: AudioFile) -> None:
+        """Store the audio of a line, in place of that of an earlier run. Raises OSError."""
+        path, now = self.path(audio.id), self.now_s()
+        draft = path.with_name(new_file_id())  # no reader sees a part
+        try:
+            _write(draft, BytesIO(audio.content))
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        times, size = (now, now + KEPT_S), len(audio.content)
+        file = StoredFile(audio.id, owner, "batch_output", audio.filename, size, *times)
+        with self._transaction() as db:
+            db.execute("DELETE FROM files WHERE id = ?", (audio.id,))
+            _insert_file(db, file)
+
     def delete_file(self, owner: str, file_id: str) -> None:
         """Delete a file.
 
@@ -268,8 +303,8 @@ class BatchStore:
             _save(db, batch)
         return batch
 
-    def end(self, batch: Batch, event: bytes | None) -> None:
-        """Store the end of a batch with its result files, and what is to be told of it, at once."""
+    def end(self, batch: Batch, *, with_event: bool) -> None:
+        """Store the end of a batch with its result files, and the event that says so, at once."""
         with self._transaction() as db:
             for name, exists, part in zip(
                 batch.results,
@@ -286,22 +321,34 @@ class BatchStore:
                 db.execute("DELETE FROM files WHERE id = ?", (name,))
                 _insert_file(db, file)
             _save(db, batch)
-            if event is not None:
-                row = (f"evt_{secrets.token_hex(16)}", event, 0, self._clock())
+            if with_event:
+                name = f"evt_{secrets.token_hex(16)}"
+                row = (name, _event_of(name, batch, self.now_s()), 0, self._clock())
                 db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
 
     # -- events ------------------------------------------------------------------------------
-    def due_events(self) -> list[tuple[str, bytes, int]]:
-        """Return events that are due: id, body and how often they were sent."""
-        with self._transaction() as db:
-            query = "SELECT id, body, tries FROM events WHERE due_at <= ? ORDER BY due_at LIMIT 8"
-            return db.execute(query, (self._clock(),)).fetchall()
+    def claim_event(self, for_s: float) -> tuple[str, bytes, int] | None:
+        """Return an event that is due, which no other process gets for some seconds; None: none is.
 
-    def postpone_event(self, event_id: str, tries: int, after_s: float) -> None:
-        """Send an event again later."""
+        Returns:
+            Its id, its body, and how often it was claimed, with this time.
+        """
         with self._transaction() as db:
-            values = (tries, self._clock() + after_s, event_id)
+            now = self._clock()
+            query = "SELECT id, body, tries FROM events WHERE due_at <= ? ORDER BY due_at LIMIT 1"
+            row = db.execute(query, (now,)).fetchone()
+            if row is None:
+                return None
+            name, body, tries = row
+            values = (tries + 1, now + for_s, name)
             db.execute("UPDATE events SET tries = ?, due_at = ? WHERE id = ?", values)
+        return name, body, tries + 1
+
+    def postpone_event(self, event_id: str, after_s: float) -> None:
+        """Let an event be due again later."""
+        with self._transaction() as db:
+            values = (self._clock() + after_s, event_id)
+            db.execute("UPDATE events SET due_at = ? WHERE id = ?", values)
 
     def forget_event(self, event_id: str) -> None:
         """Send an event no more."""
@@ -364,6 +411,11 @@ def new_file_id() -> str:
     return f"file-{secrets.token_hex(16)}"
 
 
+def audio_file_id(batch_id: str, number: int) -> str:
+    """Return the id of the file with the audio of a line; batches have ids that nobody guesses."""
+    return f"file-{hashlib.sha256(f'{batch_id}:{number}'.encode()).hexdigest()[:32]}"
+
+
 def new_batch_id() -> str:
     """Return a new id of a batch."""
     return f"batch_{secrets.token_hex(16)}"
@@ -386,6 +438,19 @@ def _insert_file(db: sqlite3.Connection, file: StoredFile) -> None:
     db.execute(
         f"INSERT INTO files ({columns}) VALUES (?, ?, ?, ?, ?, ?)",
         (*row, msgspec.json.encode(file)),
+    )
+
+
+def _event_of(name: str, batch: Batch, now_s: int) -> bytes:
+    """Return the end of a batch as OpenAI tells it."""
+    return msgspec.json.encode(
+        {
+            "id": name,
+            "object": "event",
+            "created_at": now_s,
+            "type": f"batch.{batch.status}",
+            "data": {"id": batch.id},
+        }
     )
 
 

@@ -226,6 +226,7 @@ async def _transcribe(
     them ends the command: raises IzwiError, and OSError if a transcript cannot be written.
     """
     codes: list[int] = []
+    ignored: set[str] = set()
     with _progress(len(sources)) as report:
         async with client:
             options["model"] = await client.model_for("transcription", options.get("model"))
@@ -258,11 +259,14 @@ async def _transcribe(
                         codes.append(code_of(error))
                     else:
                         writer.write(index, source, transcript)
+                        ignored.update(transcript.ignored)
                     report(index, 1.0)
             finally:
                 for _, _, task in begun:
                     task.cancel()
                 await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
+    if "prompt" in ignored:
+        messages().print("this model follows no text before the audio; --prompt changed nothing")
     # A single input determines the exit code; of several, some were transcribed.
     return codes[0] if codes and len(sources) == 1 else FAILED if codes else 0
 

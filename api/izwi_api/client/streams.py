@@ -45,7 +45,11 @@ class SpeechDetails:
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Read the headers of a response."""
-        self.ignored = [name for name in headers.get("x-izwi-ignored", "").split(", ") if name]
+        self.ignored = _ignored(headers)
+
+
+def _ignored(headers: Mapping[str, str]) -> list[str]:
+    return [name for name in headers.get("x-izwi-ignored", "").split(", ") if name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Transcript:
     Attributes:
         language: The first recognized language, or empty.
         words: The words with their times, if requested.
+        ignored: Options that the model cannot follow.
     """
 
     text: str = ""
@@ -80,6 +85,11 @@ class Transcript:
     duration_s: float = 0.0
     segments: list[Segment] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Read the headers of a response."""
+        self.ignored = _ignored(headers)
 
     @property
     def token_ids(self) -> list[int]:

@@ -99,7 +99,8 @@ async def request_transcription(
         form["timestamp_granularities[]"] = "word"
     last: Mapping[str, Any] = {}
     share = 0.0
-    async with aclosing(requests.events("/v1/audio/transcriptions", form, upload)) as events:
+    path, read = "/v1/audio/transcriptions", transcript.read_headers
+    async with aclosing(requests.events(path, form, upload, read)) as events:
         async for last in events:
             match last.get("type"):
                 case "transcript.text.delta":

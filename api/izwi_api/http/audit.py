@@ -13,6 +13,9 @@ One JSON object a line:
     duration_s, first_byte_s                       first_byte_s is null without a response
     bytes_in, bytes_out                            of the bodies, or of a WebSocket's messages
 
+An attempt to send an event of a batch has a line, too (`batches/webhooks.py`): the event's id, the
+key of the batch, method WEBHOOK, the type of the event as route, and the status, null without one.
+
 It contains no other text from callers.
 """
 

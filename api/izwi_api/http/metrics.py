@@ -97,6 +97,13 @@ class HttpMetrics:
             ["outcome"],
             registry=counts,
         )
+        self.webhooks = Counter(
+            "izwi_webhooks",
+            "Attempts to send an event to the webhook: delivered, failed and tried again later, or "
+            "given up.",
+            ["outcome"],
+            registry=counts,
+        )
         self._add_answers(counts)
         self._add_turns(counts)
         self.calls = CallMetrics(counts)
@@ -144,6 +151,10 @@ class HttpMetrics:
             self.turns.inc()
         else:
             self.interruptions.labels(event.value).inc()
+
+    def count_webhook(self, outcome: str) -> None:
+        """Count an attempt to send an event."""
+        self.webhooks.labels(outcome).inc()
 
     def count_prepared(self, is_given: bool) -> None:
         """Count an answer that was prepared before the turn had ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,10 +29,29 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def answers(*content_types: str) -> dict[int | str, dict[str, Any]]:
-    """Return `responses` for a route with these content types on success."""
+# A header of speech and transcriptions.
+IGNORED = "x-izwi-ignored"
+_IGNORED_SCHEMA = {
+    "description": "Fields of the request that this model cannot follow, separated by a comma",
+    "schema": {"type": "string"},
+}
+
+
+def answers(*content_types: str, names_ignored: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Return `responses` for a route with these content types on success.
+
+    Args:
+        content_types: The types.
+        names_ignored: The response may have the header `IGNORED`.
+    """
     content: dict[str, dict[str, Any]] = {name: {} for name in content_types}
-    return {200: {"description": "As asked", "content": content}}
+    headers = {"headers": {IGNORED: _IGNORED_SCHEMA}} if names_ignored else {}
+    return {200: {"description": "As asked", "content": content, **headers}}
+
+
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """Return the header that names ignored fields; none without them."""
+    return {IGNORED: ", ".join(names)} if names else {}
 
 
 def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

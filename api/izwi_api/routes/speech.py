@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError
-from izwi.inputs.speech import SpeechInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.frontend import SpeechFrontend
 from izwi_api.http.app_state import services_of
@@ -19,28 +18,27 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
-from izwi_api.routes.openapi import answers, json_body
+from izwi_api.routes.openapi import answers, ignored_header, json_body
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.speech.request import asked_speech, check_texts, ignored_fields
-from izwi_api.services.speech.spoken_text import Pause
+from izwi_api.services.speech.spoken_text import SpokenPart
 from izwi_api.services.speech.synthesis import CollectedCodes, Speech, encoded_audio, open_speech
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 from izwi_api.services.transcription.align import Aligner
 
 router = APIRouter(route_class=PlainRoute)
-IGNORED = "x-izwi-ignored"  # fields of the request that the model cannot follow
 
 
 @router.post(
     "/v1/audio/speech",
     openapi_extra=json_body(SpeechBody, HINTS),
     response_class=Response,
-    responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE),
+    responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE, names_ignored=True),
 )
 async def create_speech(request: Request) -> Response:
     """Speak a text."""
@@ -59,8 +57,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
             param="include_codes",
         )
     ask = await asked_speech(services, model, body)
-    ignored = ignored_fields(model.frontend, body)
-    headers = {IGNORED: ", ".join(ignored)} if ignored else {}
+    headers = ignored_header(ignored_fields(model.frontend, body))
     if body.stream_format == "sse":
         return await live_response(_events(model, body, ask, timing), MEDIA_TYPE, headers)
     media_type = CONTENT_TYPES[body.response_format]
@@ -68,7 +65,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
 
 
 async def _audio(
-    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: Sequence[SpeechInput | Pause]
+    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: Sequence[SpokenPart]
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
@@ -92,7 +89,7 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 async def _events(
     model: ServedModel[SpeechFrontend],
     body: SpeechBody,
-    ask: Sequence[SpeechInput | Pause],
+    ask: Sequence[SpokenPart],
     timing: tuple[Aligner, str | None] | None,
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:

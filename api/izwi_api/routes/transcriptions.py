@@ -24,7 +24,7 @@ from izwi_api.http.bodies import read_form
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE, event
-from izwi_api.routes.openapi import answers, form_body
+from izwi_api.routes.openapi import answers, form_body, ignored_header
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.form import Form
 from izwi_api.schemas.transcription import ServerVad, TranscriptionForm, parse_form
@@ -81,6 +81,7 @@ _STREAMED = ("json", "verbose_json", "diarized_json")
     responses=answers(
         *("application/json", "text/plain", "application/x-subrip", "text/vtt"),
         MEDIA_TYPE,
+        names_ignored=True,
     ),
 )
 async def create_transcription(request: Request) -> Response:
@@ -115,13 +116,16 @@ async def _answer(
     aligner = _aligner(services, fields)
     encoder = SpeakerEncoder(services.registry, "response_format") if fields.with_speakers else None
     opening = _opened(services, form, fields, model, _Beside(aligner, encoder, upload))
+    headers = ignored_header(fields.ignored(follows_context=model.frontend.follows_context))
     if fields.stream:
         events = _opened_events(opening, fields, aligner, upload, resources.pop_all())
-        return await live_response(events, MEDIA_TYPE)
+        return await live_response(events, MEDIA_TYPE, headers)
     async with opening as transcription:
         await transcription.finish()
         words = await _words(aligner, transcription, fields) if aligner else None
-        return _whole(transcription, fields, words)
+        response = _whole(transcription, fields, words)
+    response.headers.update(headers)
+    return response
 
 
 @dataclass(frozen=True, slots=True)

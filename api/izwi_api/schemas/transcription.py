@@ -159,6 +159,11 @@ class TranscriptionForm(BaseModel):
         """Return the text context for the model: the prompt and the expected words."""
         return " ".join(filter(None, [self.prompt, ", ".join(self.keywords)]))
 
+    def ignored(self, *, follows_context: bool) -> list[str]:
+        """Return the fields that have no effect, by whether the model follows the context."""
+        given = {"prompt": self.prompt.strip(), "keywords": any(map(str.strip, self.keywords))}
+        return [] if follows_context else [name for name, is_given in given.items() if is_given]
+
 
 def parse_form(form: Form) -> TranscriptionForm:
     """Parse a form: lists with or without brackets, a chunking strategy in brackets or as JSON.

@@ -152,7 +152,7 @@ def create_app(
 
         app.add_middleware(VendorRequests, vendors=vendors)
     sinks = (CallLog(), metrics.calls, *((traces,) if traces else ()))
-    batches = _batches(app, settings, state) if settings.batches else None
+    batches = _batches(app, settings, state, audit_log) if settings.batches else None
     observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
     app.add_middleware(ObserveCalls, observer=observer)
@@ -165,7 +165,9 @@ def create_app(
     return _routed(app, (*ROUTERS, *more))
 
 
-def _batches(app: FastAPI, settings: Settings, state: AppState) -> BatchRunner:
+def _batches(
+    app: FastAPI, settings: Settings, state: AppState, audit_log: AuditLog | None
+) -> BatchRunner:
     """Return what runs the batches of an app, which asks the app itself."""
     from izwi_api.batches.runner import BatchRunner
     from izwi_api.batches.store import BatchStore
@@ -176,7 +178,13 @@ def _batches(app: FastAPI, settings: Settings, state: AppState) -> BatchRunner:
         return name in models.names() or name in models.aliases()
 
     store = BatchStore(settings.home / "batches")
-    runner = BatchRunner(app, store, settings, state.drain, serves)
+    sender = None
+    if (url := settings.webhook.url) is not None and (secret := settings.webhook.secret):
+        from izwi_api.batches.webhooks import WebhookSender
+
+        count = state.metrics.count_webhook
+        sender = WebhookSender(store, url, secret, count, audit_log)
+    runner = BatchRunner(app, store, settings, state.drain, serves, sender)
     app.state.izwi_batches = runner
     return runner
 

@@ -73,6 +73,7 @@ class Heard:
         words: The words of each piece; None without an alignment model for the language.
         language_code: ISO 639 code of the first language; "" if none was detected.
         duration_s: Duration of the file in seconds.
+        follows_context: Whether the words to expect had an effect.
     """
 
     text: str
@@ -80,6 +81,7 @@ class Heard:
     words: tuple[tuple[Word, ...], ...] | None
     language_code: str
     duration_s: float
+    follows_context: bool
 
 
 async def hear(request: Request, content: bytes, ask: Listening, upload: Upload) -> Heard:
@@ -109,10 +111,14 @@ async def hear(request: Request, content: bytes, ask: Listening, upload: Upload)
         )
         async with await open_transcription(model, wish, options) as transcription:
             await transcription.finish()
-            return await _heard(transcription, aligner)
+            return await _heard(transcription, aligner, model.frontend.follows_context)
 
 
-async def _heard(transcription: Transcription, aligner: Aligner | None) -> Heard:
+async def _heard(
+    transcription: Transcription,
+    aligner: Aligner | None,
+    follows_context: bool,
+) -> Heard:
     words = None
     if aligner is not None and aligner.knows(transcription.segments):
         aligned = await aligner.align_segments(transcription.samples, transcription.segments)
@@ -124,6 +130,7 @@ async def _heard(transcription: Transcription, aligner: Aligner | None) -> Heard
         words,
         next(iter(transcription.language_codes), ""),
         transcription.duration_s,
+        follows_context,
     )
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from izwi.inputs.speech import SpeechInput
 from izwi.model.frontend import SpeechFrontend
 from izwi_api.http.app_state import services_of
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.speech.request import check_texts, find_voice, speech_input
+from izwi_api.services.speech.request import asked_speech, check_texts
+from izwi_api.services.speech.spoken_text import SpokenPart
 from izwi_api.services.speech.synthesis import encoded_audio, open_speech
 from izwi_api.vendors.audio_formats import AudioFormat
 
@@ -41,16 +41,19 @@ async def speech_response(
 
 async def prepared(
     request: Request, body: SpeechBody
-) -> tuple[ServedModel[SpeechFrontend], SpeechInput]:
+) -> tuple[ServedModel[SpeechFrontend], list[SpokenPart]]:
     """Return the model and its input. Raises ModelNotFound and InvalidRequest."""
     services = services_of(request)
     check_texts(body, services.settings)
     model = services.registry.speech(body.model)
-    return model, speech_input(body, await find_voice(services, model, body))
+    return model, await asked_speech(services, model, body)
 
 
 async def _audio(
-    model: ServedModel[SpeechFrontend], body: SpeechBody, ask: SpeechInput, audio: AudioFormat
+    model: ServedModel[SpeechFrontend],
+    body: SpeechBody,
+    ask: Sequence[SpokenPart],
+    audio: AudioFormat,
 ) -> AsyncGenerator[bytes]:
     async with await open_speech(model, ask) as speech:
         encoder = audio.encoder(speech.sample_rate)

@@ -1,24 +1,21 @@
 """Fetch reference clips, only from hosts that the operator listed.
 
-Callers of speech endpoints can make this server send requests. So the name is resolved once, all of
-its addresses must be public, and the connection uses one of these: a name server that changes its
-answer a moment later has no effect. Redirects are not followed, and no proxy is used. The reason of
-a failure is for the log; the caller learns only that the fetch failed.
+Callers of speech endpoints can make this server send requests, so it connects as
+`izwi_api.voices.reference_connections` says, and follows no redirects. The reason of a failure is
+for the log; the caller learns only that the fetch failed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import h11
 
 from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.fair_timeout import fair_timeout
+from izwi_api.voices.reference_connections import HostConnector, NotReached, Resolve, reason_of
 from izwi_api.voices.reference_hosts import (
     CLIP,
     OPTION,
@@ -26,27 +23,18 @@ from izwi_api.voices.reference_hosts import (
     FileKind,
     ReferenceHost,
     ReferenceUrl,
-    is_public,
     parse_url,
 )
 
 logger = logging.getLogger(__name__)
 
-# Name -> its IP addresses. Raises OSError if it has none.
-Resolve = Callable[[str], Awaitable[Sequence[str]]]
-
 # Each holds up to one clip in memory.
 MAX_FETCHES = 64
-_MAX_ADDRESSES = 3  # of one name that are tried
 _MAX_HEAD_BYTES = 16_384
 _READ_BYTES = 16_384
 _MAX_INTERIM = 8  # responses with status 1xx
 # A body in many small pieces costs too much time on an event loop that sends audio.
 _FREE_CHUNKS, _MIN_CHUNK_BYTES = 2048, 16
-
-
-class _Refused(Exception):
-    """Why a fetch failed, for the log."""
 
 
 class References:
@@ -72,15 +60,12 @@ class References:
         self._hosts = frozenset(hosts)
         self._max_bytes = max_bytes
         self._pace = pace or FetchPace()
-        self._resolve = resolve or self._ask_system
-        self._tls = tls
+        self._connector = HostConnector(OPTION, resolve, tls)
         self._num_fetching = 0
-        # A separate pool, because a slow name server must not delay decoding.
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="resolve")
 
     def stop(self) -> None:
         """Stop resolving names."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._connector.stop()
 
     async def fetch(self, address: str, kind: FileKind = CLIP) -> bytes:
         """Fetch the file at a URL.
@@ -113,10 +98,10 @@ class References:
         self._num_fetching += 1
         try:
             return await self._fetch(url, kind.accept)
-        except (_Refused, OSError, ValueError, h11.RemoteProtocolError) as error:
+        except (NotReached, OSError, ValueError, h11.RemoteProtocolError) as error:
             # (ValueError: a length of thousands of digits.)
             # A path may be a secret, so it is not logged.
-            logger.info("no %s came from %s: %s", kind.noun, url.host.authority, _reason(error))
+            logger.info("no %s came from %s: %s", kind.noun, url.host.authority, reason_of(error))
             raise ReferenceNotFetched(
                 f"the URL in {kind.param} did not return {kind.article} {kind.noun} of at most "
                 f"{self._max_bytes} bytes in time; redirects are not followed",
@@ -127,7 +112,7 @@ class References:
 
     async def _fetch(self, url: ReferenceUrl, accept: str) -> bytes:
         async with fair_timeout(self._pace.time_s(0)) as limit:
-            reader, writer = await self._connect(url.host)
+            reader, writer = await self._connector.connect(url.host, self._pace.grace_s)
             try:
                 connection = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
                 request = h11.Request(
@@ -147,50 +132,6 @@ class References:
             finally:
                 # Not `close`, which would wait for the other side.
                 writer.transport.abort()
-
-    async def _connect(
-        self, host: ReferenceHost
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a host. Raises _Refused, OSError and TimeoutError."""
-        # An IP address on the list may be an internal one.
-        addresses = [host.name] if host.is_literal else await self._public_addresses(host.name)
-        is_tls = host.scheme == "https"
-        if is_tls and self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
-        failure: OSError | None = None
-        for address in addresses:
-            try:
-                async with fair_timeout(self._pace.grace_s / len(addresses)):
-                    return await asyncio.open_connection(
-                        address,
-                        host.port,
-                        ssl=self._tls if is_tls else None,
-                        server_hostname=host.name if is_tls else None,
-                    )
-            except OSError as error:
-                failure = error
-        raise _Refused(f"no connection, {_reason(failure)}")
-
-    async def _public_addresses(self, name: str) -> Sequence[str]:
-        """Return the addresses of a name, all of which must be public."""
-        addresses = list(dict.fromkeys(await self._resolve(name)))
-        if not addresses:
-            raise _Refused("the name has no address")
-        for address in addresses:
-            if not is_public(address):
-                raise _Refused(
-                    f"the name resolves to {address}, which is not public; {OPTION} with that "
-                    "address itself allows it"
-                )
-        return addresses[:_MAX_ADDRESSES]
-
-    async def _ask_system(self, name: str) -> Sequence[str]:
-        def look_up() -> list[str]:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            return [str(where[0]) for family, _, _, _, where in found if family in families]
-
-        families = (socket.AF_INET, socket.AF_INET6)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
 
 
 class _Clip:
@@ -217,11 +158,11 @@ class _Clip:
         return bytes(self._content)
 
     def handle_event(self, event: object) -> None:
-        """Handle the connection's next event. Raises _Refused."""
+        """Handle the connection's next event. Raises NotReached."""
         if isinstance(event, h11.InformationalResponse):
             self._num_interim += 1
             if self._num_interim > _MAX_INTERIM:
-                raise _Refused("it sent too many interim responses")
+                raise NotReached("it sent too many interim responses")
         elif isinstance(event, h11.Response):
             self._check_head(event)
         elif isinstance(event, h11.Data):
@@ -229,25 +170,25 @@ class _Clip:
         elif isinstance(event, h11.EndOfMessage):
             self.is_whole = True
         else:
-            raise _Refused("the connection was closed, or the response is not HTTP")
+            raise NotReached("the connection was closed, or the response is not HTTP")
 
     def _check_head(self, head: h11.Response) -> None:
         if head.status_code != 200:
-            raise _Refused(f"it answered {head.status_code}")
+            raise NotReached(f"it answered {head.status_code}")
         for name, value in head.headers:
             # A compressed body could expand to any size.
             if name == b"content-encoding" and value.strip().lower() != b"identity":
-                raise _Refused("the response is compressed")
+                raise NotReached("the response is compressed")
             if name == b"content-length" and int(value) > self._max_bytes:
-                raise _Refused(f"it has more than {self._max_bytes} bytes")
+                raise NotReached(f"it has more than {self._max_bytes} bytes")
 
     def _add(self, piece: h11.Data) -> None:
         self._content += piece.data
         if len(self._content) > self._max_bytes:
-            raise _Refused(f"it has more than {self._max_bytes} bytes")
+            raise NotReached(f"it has more than {self._max_bytes} bytes")
         self._num_chunks += piece.chunk_end
         if self._num_chunks > _FREE_CHUNKS + len(self._content) / _MIN_CHUNK_BYTES:
-            raise _Refused("the response arrived in too many small pieces")
+            raise NotReached("the response arrived in too many small pieces")
 
 
 def _headers(host: ReferenceHost, accept: str) -> list[tuple[str, str]]:
@@ -258,11 +199,3 @@ def _headers(host: ReferenceHost, accept: str) -> list[tuple[str, str]]:
         ("accept-encoding", "identity"),
         ("connection", "close"),
     ]
-
-
-def _reason(error: BaseException | None) -> str:
-    if isinstance(error, _Refused):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    return f"{type(error).__name__}: {error}"

@@ -72,6 +72,11 @@ class LFM2AudioFrontend:
         """Whether a voice may be described in words; LFM2.5 lists its voices instead."""
         return not self._checkpoint.lists_voices
 
+    @property
+    def follows_context(self) -> bool:
+        """False: its prompt for transcripts has no place for text."""
+        return False
+
     def split_text(self, text: str) -> list[str]:
         """Return the text as one piece: the model reads all of it before it speaks."""
         return [text]

@@ -62,6 +62,11 @@ class Qwen3ASRFrontend:
         """ISO 639 codes by name."""
         return _CODES
 
+    @property
+    def follows_context(self) -> bool:
+        """Whether the checkpoint was trained with text before the audio."""
+        return self._config.follows_context
+
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of about 30 s, in silence.
 

@@ -15,7 +15,7 @@ import pytest
 from izwi_api.batches import runner as runner_module
 from izwi_api.batches.lines import check_lines
 from izwi_api.batches.results import Begun, Lease, ResultFile
-from izwi_api.batches.store import Batch, BatchStore
+from izwi_api.batches.store import AudioFile, Batch, BatchStore, Page, audio_file_id
 from izwi_api.serve.app import create_app
 from izwi_api.settings import Access, Settings
 from izwi_api.usage.keys import add_key
@@ -39,6 +39,7 @@ def place(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     keys = home / "keys.toml"
     secrets = {name: add_key(keys, name, KeyLimits()) for name in ("ann", "bob")}
+    secrets["poor"] = add_key(keys, "poor", KeyLimits(characters_per_day=10))
     log = home / "audit.jsonl"
     settings = Settings(
         home=home,
@@ -52,7 +53,11 @@ def place(tmp_path_factory):
     app = create_app(engine, FakeRegistry(**models), settings)
     with listening(app) as port:
         yield SimpleNamespace(
-            url=f"http://127.0.0.1:{port}/v1", engine=engine, log=log, keys=secrets
+            url=f"http://127.0.0.1:{port}/v1",
+            engine=engine,
+            log=log,
+            keys=secrets,
+            keys_file=keys,
         )
 
 
@@ -146,7 +151,64 @@ def test_speech_and_its_faults(ann, place) -> None:
     assert ann.batches.list(limit=1).data[0].id == batch.id
 
 
-def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
+def test_audio_as_files(ann, bob) -> None:
+    file = stored(ann, [said("a/../b"), said("bad", ""), said("c", response_format="mp3")])
+    batch = ann.batches.create(
+        input_file_id=file.id,
+        endpoint=SPEECH,
+        completion_window="24h",
+        extra_body={"audio_output": "files"},
+    )
+    wait_for(lambda: ann.batches.retrieve(batch.id).status == "completed")
+    good = results(ann, ann.batches.retrieve(batch.id).output_file_id)
+    body = good["a/../b"]["response"]["body"]
+    assert (body["object"], body["content_type"]) == ("audio", "audio/wav")
+    made = ann.files.retrieve(body["file_id"])
+    assert (made.filename, made.purpose) == ("a/../b.wav", "batch_output")
+    alone = ann.audio.speech.create(model="tts", voice="Ann", input="hello", response_format="wav")
+    content = ann.files.content(made.id).read()
+    assert (content[:4], len(content), made.bytes) == (b"RIFF", len(alone.read()), len(content))
+    assert ann.files.retrieve(good["c"]["response"]["body"]["file_id"]).filename == "c.mp3"
+    with pytest.raises(openai.NotFoundError):
+        bob.files.content(made.id)
+    ann.files.delete(made.id)
+
+
+def test_a_second_run_of_a_line_replaces_its_audio(tmp_path) -> None:
+    store = BatchStore(tmp_path)
+    assert store.files("ann", Page(None, 10), None) == ([], False)
+    name = audio_file_id("batch_1", 3)
+    assert name != audio_file_id("batch_1", 4)
+    for content in (b"a part", b"all of it"):
+        store.put_audio("ann", AudioFile(name, "a.wav", content))
+    files, _ = store.files("ann", Page(None, 10), None)
+    assert [(file.id, file.bytes) for file in files] == [(name, 9)]
+    assert [path.read_bytes() for path in (tmp_path / "files").iterdir()] == [b"all of it"]
+
+
+def test_a_line_waits_for_the_quota_of_its_key(ann, place, monkeypatch) -> None:
+    monkeypatch.setattr(runner_module, "_FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(runner_module, "_MAX_WAIT_S", 0.02)
+    keys = place.keys_file
+    with openai.OpenAI(base_url=place.url, api_key=place.keys["poor"], max_retries=0) as poor:
+        file = stored(poor, [said(f"{n}") for n in range(4)])  # of five characters each
+        body = {"input_file_id": file.id, "endpoint": SPEECH, "completion_window": "24h"}
+        batch = poor.batches.create(**body)
+        wait_for(lambda: poor.batches.retrieve(batch.id).request_counts.completed == 2)
+        with pytest.raises(openai.RateLimitError):
+            poor.audio.speech.create(model="tts", voice="Ann", input="hello")
+        # the lines of others do not wait with it
+        assert ended(ann, [said("a")], SPEECH).request_counts.completed == 1
+        waiting = poor.batches.retrieve(batch.id)
+        assert (waiting.status, waiting.request_counts.completed) == ("in_progress", 2)
+        content = keys.read_text()
+        keys.write_text(content.replace("characters_per_day = 10", "characters_per_day = 20"))
+        wait_for(lambda: poor.batches.retrieve(batch.id).status == "completed")
+        assert poor.batches.retrieve(batch.id).request_counts.completed == 4
+
+
+def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav, monkeypatch) -> None:
+    monkeypatch.setattr(FakeTranscription, "follows_context", False)
     wav = tone_wav()
     audio = ann.files.create(file=("a.wav", wav), purpose="user_data")
     url = "data:audio/wav;base64," + base64.b64encode(wav).decode()
@@ -154,7 +216,7 @@ def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
         ann,
         [
             line("id", TRANSCRIPTIONS, model="asr", file=audio.id),
-            line("url", TRANSCRIPTIONS, model="asr", file=url, response_format="text"),
+            line("url", TRANSCRIPTIONS, model="asr", file=url, response_format="text", prompt="a"),
             line("none", TRANSCRIPTIONS, model="asr"),
             line("path", TRANSCRIPTIONS, model="asr", file="../index.sqlite"),
             line("bad", TRANSCRIPTIONS, model="asr", file="data:audio/wav,x"),
@@ -164,6 +226,8 @@ def test_transcriptions_by_file_id_and_data_url(ann, bob, tone_wav) -> None:
     good, bad = results(ann, batch.output_file_id), results(ann, batch.error_file_id)
     assert good["id"]["response"]["body"]["text"]
     assert good["url"]["response"]["body"]["object"] == "text"
+    assert "ignored" not in good["id"]["response"]
+    assert good["url"]["response"]["ignored"] == ["prompt"]
     statuses = {name: one["response"]["status_code"] for name, one in bad.items()}
     assert statuses == {"none": 400, "path": 404, "bad": 400}
     other = ended(bob, [line("x", TRANSCRIPTIONS, model="asr", file=audio.id)], TRANSCRIPTIONS)

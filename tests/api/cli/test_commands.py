@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import soundfile as sf
 
+from tests.api.conftest import FakeTranscription
+
 
 def test_help_needs_no_torch():
     code = (
@@ -92,7 +94,7 @@ def test_other_failures_are_code_1_and_leave_no_file(cli):
     assert not cli.engine.live
 
 
-def test_transcribe(cli, tone_wav):
+def test_transcribe(cli, tone_wav, monkeypatch):
     (cli.folder / "a.wav").write_bytes(tone_wav(2.0))
     assert cli("transcribe", "a.wav").stdout == "word word\n"
     fields = json.loads(cli("transcribe", "a.wav", "--json").stdout)
@@ -104,6 +106,10 @@ def test_transcribe(cli, tone_wav):
     assert cli("transcribe", "a.wav", "--max-new-tokens", "12").stdout == "word\n"
     two = cli("transcribe", "a.wav", "a.wav").stdout
     assert two == "a.wav: word word\na.wav: word word\n"
+    asked = "transcribe", "a.wav", "--prompt", "Izwi"
+    assert "changed nothing" not in cli(*asked).output
+    monkeypatch.setattr(FakeTranscription, "follows_context", False)
+    assert "--prompt changed nothing" in cli(*asked).output
 
 
 def test_clone_then_say(cli, tone_wav):

@@ -314,20 +314,23 @@ class BurstStream:
         pass
 
 
-@pytest.mark.parametrize("speed", [1.0, 0.25, 0.7, 1.5, 4.0])
-async def test_the_words_are_heard_when_they_are_said_to_be(speed):
+@pytest.mark.parametrize(
+    ("speed", "rates"),
+    [(1.0, {}), (0.25, {}), (0.7, {0: 1.5}), (1.5, {}), (4.0, {}), (1.0, {1: 0.5})],
+)
+async def test_the_words_are_heard_when_they_are_said_to_be(speed, rates):
     texts = ["one two three", "four", "five six"]
     requests = [FakeSpeech().prepare_speech(text, "tts", SpeechInput(text)) for text in texts]
     engine = FakeEngine()
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
     model = ServedModels(engine, FakeRegistry(tts=FakeSpeech())).speech("tts")
-    speech = Speech(model, texts, requests, {}, Charge())
+    speech = Speech(model, texts, requests, {}, rates, Charge())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
     pieces = [piece async for piece in encoded_audio(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)
     words = await timed.rest()
     assert [word.word for word in words] == ["one", "two", "three", "four", "five", "six"]
-    near_s = 0.04 / min(1.0, speed)  # what is stretched has blurred edges
+    near_s = 0.04 / min(1.0, speed, *rates.values())  # what is stretched has blurred edges
     for word, (start_s, end_s) in zip(words, heard, strict=True):
         assert word.start_s == pytest.approx(start_s, abs=near_s)
         assert word.end_s == pytest.approx(end_s, abs=near_s)

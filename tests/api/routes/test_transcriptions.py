@@ -12,6 +12,7 @@ import pytest
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.services.transcription import transcribe
+from tests.api.conftest import FakeTranscription
 
 URL = "/v1/audio/transcriptions"
 
@@ -27,6 +28,22 @@ def test_json(client, tone_wav):
         "text": "word word word",
         "usage": {"type": "tokens", "input_tokens": 7, "output_tokens": 22, "total_tokens": 29},
     }
+
+
+@pytest.mark.parametrize("kind", ["json", "text", "vtt", "stream"])
+def test_fields_that_a_model_without_a_context_ignores_are_named(
+    client, tone_wav, kind, monkeypatch
+):
+    fields = {"response_format": kind, "prompt": "before", "keywords[]": ["Izwi"]}
+    if kind == "stream":
+        fields |= {"response_format": "verbose_json", "stream": "true"}
+    assert "x-izwi-ignored" not in write(client, tone_wav(), **fields).headers
+    monkeypatch.setattr(FakeTranscription, "follows_context", False)
+    assert write(client, tone_wav(), **fields).headers["x-izwi-ignored"] == "prompt, keywords"
+    fields["prompt"] = " "
+    assert write(client, tone_wav(), **fields).headers["x-izwi-ignored"] == "keywords"
+    del fields["prompt"], fields["keywords[]"]
+    assert "x-izwi-ignored" not in write(client, tone_wav(), **fields).headers
 
 
 def test_text_srt_and_vtt(client, tone_wav):

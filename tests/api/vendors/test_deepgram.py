@@ -24,6 +24,7 @@ from izwi_api.vendors.deepgram.listen_live import (
     Utterances,
 )
 from tests.api.conftest import FRAME
+from tests.api.vendors.streaming import FakeStreaming
 
 SOUNDS = Path(__file__).parents[2] / "realtime" / "sounds"
 LISTEN, SPEAK = "/deepgram/v1/listen", "/deepgram/v1/speak"
@@ -52,7 +53,7 @@ def pcm(samples):
 
 
 # -- transcription of files ----------------------------------------------------------------------
-def test_a_file_is_transcribed(http, key, tone_wav):
+def test_a_file_is_transcribed(http, key, tone_wav, monkeypatch):
     query = {"model": "nova-3", "smart_format": "true", "utterances": "true", "keyterm": "izwi"}
     answer = http.post(LISTEN, content=tone_wav(2.0), params=query, headers=key)
     assert answer.status_code == 200, answer.text
@@ -64,6 +65,10 @@ def test_a_file_is_transcribed(http, key, tone_wav):
     assert [word["start"] for word in alternative["words"]] == [0.0, 1.0, 2.0]
     (utterance,) = heard["results"]["utterances"]
     assert (utterance["transcript"], utterance["end"]) == ("word word izwi", 2.0)
+    assert "x-izwi-ignored" not in answer.headers
+    monkeypatch.setattr(FakeStreaming, "follows_context", False)
+    answer = http.post(LISTEN, content=tone_wav(2.0), params=query, headers=key)
+    assert answer.headers["x-izwi-ignored"] == "keyterm"
 
 
 @pytest.mark.parametrize("encoding", ["linear16", "mulaw"])

@@ -13,6 +13,7 @@ from izwi.audio.decode import decode_audio
 from izwi.model.alignment import AlignedWord
 from izwi_api.vendors.elevenlabs.alignment import CharacterTimes
 from tests.api.conftest import FRAME
+from tests.api.vendors.streaming import FakeStreaming
 
 TTS = "/elevenlabs/v1/text-to-speech"
 
@@ -34,6 +35,15 @@ def test_a_text_is_spoken_in_the_format_of_the_query(http, key, way):
     assert answer.status_code == 200, answer.text
     assert len(answer.content) == 5 * FRAME  # a frame a character: half the rate, two bytes each
     assert np.abs(np.frombuffer(answer.content, np.int16)).max() > 1000
+
+
+def test_ssml_is_read_but_its_characters_have_no_times(http, key):
+    ask, query = {"text": "<speak>Hi<break time='500ms'/></speak>"}, {"output_format": "pcm_24000"}
+    heard = http.post(f"{TTS}/Ann", json=ask, params=query, headers=key).content
+    plain = http.post(f"{TTS}/Ann", json={"text": "Hi"}, params=query, headers=key).content
+    assert heard == plain + bytes(24_000)
+    answer = http.post(f"{TTS}/Ann/with-timestamps", json=ask, headers=key)
+    assert (answer.status_code, detail(answer)["param"]) == (400, "text")
 
 
 @pytest.mark.parametrize("name", ["mp3_44100_128", "opus_48000_64", "wav_16000"])
@@ -115,7 +125,7 @@ def test_voices_are_listed_found_cloned_and_deleted(http, key, tone_wav):
     assert http.get(f"/elevenlabs/v1/voices/{voice_id}", headers=key).status_code == 404
 
 
-def test_a_file_is_transcribed(http, key, tone_wav):
+def test_a_file_is_transcribed(http, key, tone_wav, monkeypatch):
     form, files = {"model_id": "scribe_v1", "keyterms": ["izwi"]}, {"file": tone_wav(2.0)}
     answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=files, headers=key)
     assert answer.status_code == 200, answer.text
@@ -129,6 +139,10 @@ def test_a_file_is_transcribed(http, key, tone_wav):
         ("spacing", " ", 1.5),
         ("word", "izwi", 2.0),
     ]
+    assert "x-izwi-ignored" not in answer.headers
+    monkeypatch.setattr(FakeStreaming, "follows_context", False)
+    answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=files, headers=key)
+    assert answer.headers["x-izwi-ignored"] == "keyterms"
     raw = {"file": tone_wav(2.0)[44:]}
     form = {"model_id": "scribe_v1", "file_format": "pcm_s16le_16"}
     answer = http.post("/elevenlabs/v1/speech-to-text", data=form, files=raw, headers=key)

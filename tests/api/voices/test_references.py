@@ -345,7 +345,7 @@ def connected(monkeypatch):
             raise ConnectionRefusedError
         return await real("127.0.0.1", ports.get(address, port), **options)
 
-    monkeypatch.setattr(references.asyncio, "open_connection", connect_here)
+    monkeypatch.setattr(asyncio, "open_connection", connect_here)
     connect_here.seen, connect_here.ports = seen, ports
     return connect_here
 
@@ -437,7 +437,7 @@ async def test_the_system_resolves_names_in_threads_of_its_own(monkeypatch, conn
         inet = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (FOUND, 0))
         return [inet, inet]
 
-    monkeypatch.setattr(references.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     connected.ports[FOUND] = remote.port
     fetcher = References([host("http://clips.example")], pace=PACE)
     assert await fetcher.fetch("http://clips.example/clip.wav") == CLIP
@@ -451,7 +451,7 @@ async def test_an_unknown_host_gets_reference_not_fetched(monkeypatch):
     def look_up(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "a secret of the resolver")
 
-    monkeypatch.setattr(references.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     fetcher = References([host("clips.example")], pace=PACE)
     with pytest.raises(ReferenceNotFetched, match="a clip of at most"):
         await fetcher.fetch("https://clips.example/")

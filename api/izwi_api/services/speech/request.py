@@ -13,7 +13,7 @@ from izwi.model.frontend import SpeechFrontend
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.speech.spoken_text import Pause
+from izwi_api.services.speech.spoken_text import Pause, Rate, SpokenPart
 from izwi_api.services.voices.base64_audio import decode_base64_audio
 from izwi_api.services.voices.names import resolve_voice
 from izwi_api.settings import Settings
@@ -41,6 +41,11 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
         raise InvalidRequest("input has no text", param="input")
 
 
+def is_ssml(text: str) -> bool:
+    """Return whether a text is read as SSML."""
+    return _SSML.match(text) is not None
+
+
 def ignored_fields(model: SpeechFrontend, body: SpeechBody) -> list[str]:
     """Return the fields of a request that its model cannot follow."""
     is_asked = bool((body.instructions or "").strip())
@@ -66,13 +71,13 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
 
 async def asked_speech(
     services: Services, model: ServedModel[SpeechFrontend], body: SpeechBody
-) -> list[SpeechInput | Pause]:
+) -> list[SpokenPart]:
     """Return what a request says, in order: several parts if its text is SSML.
 
     Raises:
         InvalidRequest: The SSML is refused, a voice does not exist, or the model cannot clone.
     """
-    if _SSML.match(body.input) is None:
+    if not is_ssml(body.input):
         return [speech_input(body, await find_voice(services, model, body))]
     from izwi_api.services.speech.ssml import VoicedText, parse_ssml
 
@@ -82,12 +87,17 @@ async def asked_speech(
         if isinstance(part, VoicedText) and part.voice not in voices:
             voices[part.voice] = await _voice_of(services, model, body, part.voice)
     plain = speech_input(body, None)
-    return [
-        part
-        if isinstance(part, Pause)
-        else replace(plain, text=part.text, voice=voices[part.voice])
-        for part in parts
-    ]
+    asked: list[SpokenPart] = []
+    rate = 1.0
+    for part in parts:
+        if isinstance(part, Pause):
+            asked.append(part)
+            continue
+        if part.rate != rate:
+            rate = part.rate
+            asked.append(Rate(rate))
+        asked.append(replace(plain, text=part.text, voice=voices[part.voice]))
+    return asked
 
 
 async def _voice_of(

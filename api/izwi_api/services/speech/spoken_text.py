@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from izwi.errors import InvalidRequest
 from izwi.inputs.control_characters import ControlFilter
+from izwi.inputs.speech import SpeechInput
 from izwi.request.input_stream import TextPart, TextStream
 from izwi_api.schemas.speech import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
 
@@ -30,6 +31,17 @@ class Pause:
     """Silence between two parts of a text."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How fast the texts that follow are spoken, relative to the voice's own rate."""
+
+    factor: float
+
+
+# What a speech is made of, in order.
+SpokenPart = SpeechInput | Pause | Rate
 
 
 class Pronunciations:

@@ -35,6 +35,19 @@ _STRENGTHS_S = {
     "strong": 1.0,
     "x-strong": 1.25,
 }
+# Likewise for rates, relative to the voice's own.
+_RATES = {
+    "x-slow": 0.5,
+    "slow": 0.75,
+    "medium": 1.0,
+    "default": 1.0,
+    "fast": 1.25,
+    "x-fast": 1.5,
+}
+_PERCENT = re.compile(r"([+-]?)([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
+_LEAST_RATE, _MOST_RATE = 0.5, 2.0  # beyond them, stretched speech is hard to understand
+# What changes nothing, as other programs write it.
+_UNCHANGED = re.compile(r"default|medium|[+-]?0(?:\.0+)?(?:%|st|Hz|dB)")
 _LEVELS = ("strong", "moderate", "none", "reduced")
 _READINGS = ("characters", "cardinal", "ordinal", "digits", "telephone")
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -43,18 +56,20 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "s": (),
     "voice": ("name",),
     "emphasis": ("level",),
+    "prosody": ("rate", "pitch", "volume"),
     "break": ("time", "strength"),
     "sub": ("alias",),
     "say-as": ("interpret-as",),
 }
 _REQUIRED = {"voice": "name", "sub": "alias", "say-as": "interpret-as"}
-_PHRASE = ("voice", "emphasis", "break", "sub", "say-as")
+_PHRASE = ("voice", "prosody", "emphasis", "break", "sub", "say-as")
 _CHILDREN: Mapping[str, tuple[str, ...]] = {
     "speak": ("p", "s", *_PHRASE),
     "p": ("s", *_PHRASE),
     "s": _PHRASE,
     "voice": ("p", "s", *_PHRASE),
     "emphasis": _PHRASE,
+    "prosody": ("p", "s", *_PHRASE),
     "break": (),
     "sub": (),
     "say-as": (),
@@ -69,10 +84,12 @@ class VoicedText:
     Attributes:
         text: Not empty; runs of white space are one space.
         voice: Name of its voice; None is the request's.
+        rate: How fast it is spoken, relative to the voice's own rate.
     """
 
     text: str
     voice: str | None = None
+    rate: float = 1.0
 
 
 @dataclass(slots=True)
@@ -83,6 +100,7 @@ class _Element:
     attributes: Mapping[str, str]
     place: str
     voice: str | None
+    rate: float
     content: list[str] = field(default_factory=list)  # of one that replaces its text
 
 
@@ -134,13 +152,18 @@ class _Reader:
         _check(name, attributes, parent.name if parent else None, place)
         if len(self._open) == MAX_DEPTH:
             raise _refused(place, f"at most {MAX_DEPTH} elements may be open at a time")
-        if name in _ENDS_TEXT:
-            self._end_text()
         voice = attributes["name"] if name == "voice" else parent.voice if parent else None
-        self._open.append(_Element(name, attributes, place, voice))
+        rate = parent.rate if parent else 1.0
+        if name == "prosody":
+            if any(element.name == "prosody" for element in self._open):
+                raise _refused(place, "<prosody> is not allowed inside another <prosody>")
+            rate = _rate(attributes, place)
+        if name in _ENDS_TEXT or (parent and rate != parent.rate):
+            self._end_text()
+        self._open.append(_Element(name, attributes, place, voice, rate))
 
     def _end(self, name: str) -> None:
-        if name in _ENDS_TEXT:
+        if name in _ENDS_TEXT or self._changes_rate():
             self._end_text()
         element = self._open.pop()
         if name == "sub":
@@ -149,6 +172,10 @@ class _Reader:
             self._text.append(_said(element))
         elif name == "break":
             self._pause(_break_s(element))
+
+    def _changes_rate(self) -> bool:
+        """Return whether the innermost element is spoken at another rate than what is around it."""
+        return len(self._open) > 1 and self._open[-1].rate != self._open[-2].rate
 
     def _pause(self, seconds: float) -> None:
         if seconds == 0:  # the text goes on
@@ -170,7 +197,8 @@ class _Reader:
         text = _SPACE.sub(" ", "".join(self._text)).strip(" ")
         self._text.clear()
         if text:
-            self._parts.append(VoicedText(text, self._open[-1].voice))
+            element = self._open[-1]
+            self._parts.append(VoicedText(text, element.voice, element.rate))
 
 
 def _check(name: str, attributes: Mapping[str, str], parent: str | None, place: str) -> None:
@@ -194,6 +222,25 @@ def _check(name: str, attributes: Mapping[str, str], parent: str | None, place: 
 def _one_of(value: str, attribute: str, values: tuple[str, ...], place: str) -> None:
     if value not in values:
         raise _refused(place, f"{attribute} is one of {', '.join(values)}, not {value[:64]!r}")
+
+
+def _rate(attributes: Mapping[str, str], place: str) -> float:
+    """Return the rate of <prosody>; a pitch or volume other than the voice's own is refused."""
+    for name in ("pitch", "volume"):
+        if not _UNCHANGED.fullmatch(attributes.get(name, "default").strip()):
+            raise _refused(place, f"no model here changes its {name}; leave the attribute out")
+    written = attributes.get("rate", "default").strip()
+    if written in _RATES:
+        return _RATES[written]
+    match = _PERCENT.fullmatch(written)
+    if match is None:
+        names = ", ".join(_RATES)
+        raise _refused(place, f"rate is {names}, or like 120% or +20%, not {written[:64]!r}")
+    share = float(match[2]) / 100
+    rate = {"+": 1 + share, "-": 1 - share, "": share}[match[1]]
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise _refused(place, f"a rate is from {_LEAST_RATE:.0%} to {_MOST_RATE:.0%}")
+    return rate
 
 
 def _break_s(element: _Element) -> float:

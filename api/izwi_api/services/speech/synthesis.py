@@ -26,7 +26,14 @@ from izwi.request.request import Chunk, Request
 from izwi_api.services.context import chunks_of, frames_of
 from izwi_api.services.generation import ChargedGeneration, Source
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.speech.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
+from izwi_api.services.speech.spoken_text import (
+    MAX_PAUSES_S,
+    Pause,
+    Pronunciations,
+    Rate,
+    SpokenPart,
+    spoken_parts,
+)
 from izwi_api.usage.metering import Charge
 
 # Pieces of a text that are submitted at a time, including the one being read. Each lasts some
@@ -67,6 +74,7 @@ class Speech(ChargedGeneration):
         texts: Sequence[str],
         requests: Sequence[Request],
         pauses: Mapping[int, float],
+        rates: Mapping[int, float],
         charge: Charge,
     ):
         """Submit the first pieces. Raises as `open_speech`.
@@ -77,13 +85,14 @@ class Speech(ChargedGeneration):
             requests: One for each piece.
             pauses: Seconds of silence before a piece, by its index; silence after the last piece
                 has the index `len(texts)`.
+            rates: How fast a piece is spoken, by its index; 1 for others.
             charge: For the whole text, so that a key without enough quota for it is refused before
                 any audio.
         """
         super().__init__(charge)
         self.texts, self.sample_rate = texts, model.frontend.sample_rate
         self.audio_entries = model.frontend.audio_entries
-        self._pauses = pauses
+        self._pauses, self._rates = pauses, rates
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._model = model
@@ -111,11 +120,13 @@ class Speech(ChargedGeneration):
                     yield silence(self._pauses[number], self.sample_rate)
                 if not self._answers:
                     break
+                rate = self._rates.get(number)
+                tempo = None if rate is None else StreamTempo(self.sample_rate, rate)
                 async for chunk in chunks_of(self._answers[0]):
                     self.num_frames += len(frames_of(chunk, self.audio_entries))
                     if chunk.pcm is not None:
                         self._charge.count_audio(len(chunk.pcm), self.sample_rate)
-                    yield chunk
+                    yield chunk if tempo is None else _paced(chunk, tempo)
                 self._answers.popleft()
                 self._num_read += 1
                 self._follow()
@@ -152,6 +163,14 @@ class Speech(ChargedGeneration):
             self._later.popleft()
 
 
+def _paced(chunk: Chunk, tempo: StreamTempo) -> Chunk:
+    """Return a chunk of a piece with its audio faster or slower."""
+    pcm = np.zeros(0, np.float32) if chunk.pcm is None else tempo.write(chunk.pcm)
+    if chunk.reason is not None:
+        pcm = np.concatenate([pcm, tempo.finish()])
+    return replace(chunk, pcm=pcm)
+
+
 class CollectedCodes:
     """A speech whose codes are collected, to be sent with its audio.
 
@@ -179,7 +198,7 @@ class CollectedCodes:
 
 async def open_speech(
     model: ServedModel[SpeechFrontend],
-    ask: SpeechInput | Sequence[SpeechInput | Pause],
+    ask: SpeechInput | Sequence[SpokenPart],
     *,
     streams: bool = True,
     charged: bool = True,
@@ -188,7 +207,8 @@ async def open_speech(
 
     Args:
         model: The speech model.
-        ask: The text, and how to speak it; or several, each a text of its own, and pauses.
+        ask: The text, and how to speak it; or several, each a text of its own, with pauses and
+            rates between them.
         streams: The audio is played while it is made; otherwise it is background work.
         charged: Charge the text to the caller's quota.
 
@@ -198,9 +218,9 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     parts = [ask] if isinstance(ask, SpeechInput) else ask
-    texts, requests, pauses = await asyncio.to_thread(_prepare, model, parts, streams)
+    texts, requests, pauses, rates = await asyncio.to_thread(_prepare, model, parts, streams)
     charge = Charge(characters=sum(map(len, texts)), is_free=not charged)
-    return Speech(model, texts, requests, pauses, charge)
+    return Speech(model, texts, requests, pauses, rates, charge)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
@@ -244,56 +264,63 @@ def piece_seed(seed: int, index: int) -> int:
 
 
 def _prepare(
-    model: ServedModel[SpeechFrontend], parts: Sequence[SpeechInput | Pause], streams: bool
-) -> tuple[list[str], list[Request], dict[int, float]]:
+    model: ServedModel[SpeechFrontend], parts: Sequence[SpokenPart], streams: bool
+) -> tuple[list[str], list[Request], dict[int, float], dict[int, float]]:
     speech_id = new_speech_id()
-    pieces, pauses = _split(model.frontend, parts)
+    pieces, pauses, rates = _split(model.frontend, parts)
     requests: list[Request] = []
     for index, piece in enumerate(pieces):
         wish = replace(piece, seed=piece_seed(piece.seed, index), pronunciations=None)
         request = model.frontend.prepare_speech(f"{speech_id}-{index}", model.name, wish)
         requests.append(replace(request, listener=speech_id, streams=streams, continues=index > 0))
-    return [piece.text for piece in pieces], requests, pauses
+    return [piece.text for piece in pieces], requests, pauses, rates
 
 
 def _split(
-    model: SpeechFrontend, parts: Sequence[SpeechInput | Pause]
-) -> tuple[list[SpeechInput], dict[int, float]]:
-    """Return the pieces of a text, and the seconds of silence before each, by index.
+    model: SpeechFrontend, parts: Sequence[SpokenPart]
+) -> tuple[list[SpeechInput], dict[int, float], dict[int, float]]:
+    """Return the pieces of a text, the seconds of silence before each, and rates, by index.
 
     Raises:
         InvalidRequest: Nothing in it can be spoken, or a pronunciation is invalid.
     """
     pieces: list[SpeechInput] = []
     pauses: dict[int, float] = {}
+    rates: dict[int, float] = {}
+    rate = 1.0
     unsayable: InvalidRequest | None = None
     for part in _spoken(parts):
         if isinstance(part, Pause):
             pauses[len(pieces)] = pauses.get(len(pieces), 0.0) + part.seconds
+        elif isinstance(part, Rate):
+            rate = part.factor
         elif part.text.strip():
+            num_before = len(pieces)
             try:
                 pieces += [replace(part, text=text) for text in model.split_text(part.text)]
             except InvalidRequest as error:  # nothing between two pauses can be spoken
                 unsayable = unsayable or error
+            if rate != 1.0:
+                rates |= dict.fromkeys(range(num_before, len(pieces)), rate)
     if sum(pauses.values()) > MAX_PAUSES_S:
         raise InvalidRequest(
             f"the pauses of a text last at most {MAX_PAUSES_S:g} s together", param="input"
         )
     if not pieces:
         raise unsayable or InvalidRequest("there is no text to say", param="input")
-    return pieces, pauses
+    return pieces, pauses, rates
 
 
-def _spoken(parts: Sequence[SpeechInput | Pause]) -> list[SpeechInput | Pause]:
+def _spoken(parts: Sequence[SpokenPart]) -> list[SpokenPart]:
     """Return the parts with words replaced, cut at the pauses in their texts.
 
     Raises:
         InvalidRequest: A pronunciation is invalid or makes the text too long, or a pause is.
     """
-    spoken: list[SpeechInput | Pause] = []
+    spoken: list[SpokenPart] = []
     num_written = num_spoken = 0
     for part in parts:
-        if isinstance(part, Pause):
+        if isinstance(part, Pause | Rate):
             spoken.append(part)
             continue
         num_written += len(part.text)

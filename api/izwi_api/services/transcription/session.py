@@ -11,6 +11,7 @@ from typing import Any
 from izwi.audio.pcm import from_s16le
 from izwi.audio.resample import StreamResampler
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
+from izwi.model.frontend import TranscriptionFrontend
 from izwi_api.schemas.transcription_stream import (
     MAX_BYTES,
     InputCancel,
@@ -20,6 +21,7 @@ from izwi_api.schemas.transcription_stream import (
     parse_message,
 )
 from izwi_api.services.context import Services
+from izwi_api.services.models.served import ServedModel
 from izwi_api.services.transcription.live import (
     SAMPLE_RATE,
     LiveTranscription,
@@ -36,8 +38,8 @@ from izwi_api.usage.metering import Charge
 class _Utterance:
     """One utterance, from its first samples to its `input.done`."""
 
-    def __init__(self, live: LiveTranscription, rate: int):
-        self.live = live
+    def __init__(self, live: LiveTranscription, rate: int, *, ignores_prompt: bool):
+        self.live, self.ignores_prompt = live, ignores_prompt
         self.seconds = 0.0
         self.is_cancelled = False
         self._rate, self._half = rate, b""
@@ -134,15 +136,17 @@ class TranscriptionSession:
         self._config = config
 
     async def _open(self, config: SessionConfig) -> LiveTranscription:
-        services = self._services
-        name = config.model or default_streaming_model(services.registry)
         return await open_live_transcription(
-            services.registry.transcription(name),
+            self._model(config),
             language=config.language,
             context=config.prompt,
             chunk_s=config.chunk_s,
             charged=False,
         )
+
+    def _model(self, config: SessionConfig) -> ServedModel[TranscriptionFrontend]:
+        registry = self._services.registry
+        return registry.transcription(config.model or default_streaming_model(registry))
 
     async def _append_audio(self, data: bytes) -> None:
         if not data:  # it only keeps the session open
@@ -151,7 +155,11 @@ class TranscriptionSession:
             raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")
         self._charge.add(heard_s=len(data) / 2 / self._config.sample_rate)
         if self._utterance is None:
-            self._utterance = _Utterance(await self._open(self._config), self._config.sample_rate)
+            config = self._config
+            follows = self._model(config).frontend.follows_context
+            ignores = bool(config.prompt.strip()) and not follows
+            live = await self._open(config)
+            self._utterance = _Utterance(live, config.sample_rate, ignores_prompt=ignores)
             self._written.clear()
             self._begun.set()
         with suppress(IzwiError):  # `_send_transcripts` reports it
@@ -188,6 +196,8 @@ class TranscriptionSession:
                 "cancelled": utterance.is_cancelled,
                 "usage": {"type": "duration", "seconds": round(utterance.seconds, 3)},
             }
+            if utterance.ignores_prompt:
+                done["ignored"] = ["prompt"]
             await self._session.send(json.dumps(done))
             self._written.set()
 

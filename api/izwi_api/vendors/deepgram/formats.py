@@ -65,6 +65,10 @@ def language_of(query: Mapping[str, str]) -> str | None:
     return language.partition("-")[0]
 
 
+# Parameters with words to expect.
+EXPECTED = ("keyterm", "keywords")
+
+
 def expected_words(query: QueryParams) -> str:
     """Return the words to expect, without their weights."""
     weighted = query.getlist("keywords")

@@ -16,9 +16,11 @@ from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json, read_raw
 from izwi_api.http.live_response import unless_left
+from izwi_api.routes.openapi import ignored_header
 from izwi_api.services.context import Services
 from izwi_api.vendors.deepgram.formats import (
     CONFIDENCE,
+    EXPECTED,
     LISTEN_MODELS,
     PREFIX,
     expected_words,
@@ -58,7 +60,8 @@ async def listen(request: Request) -> Response:
         "metadata": _metadata(name, digest, heard.duration_s),
         "results": _results(heard, with_utterances=is_true(query, "utterances")),
     }
-    return JSONResponse(answer)
+    given = [name for name in EXPECTED if name in query]
+    return JSONResponse(answer, headers=ignored_header([] if heard.follows_context else given))
 
 
 async def _content(request: Request, services: Services) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from izwi.errors import InvalidRequest
-from izwi.inputs.speech import SpeechInput
 from izwi.model.capability import Capability
 from izwi.model.frontend import SpeechFrontend
 from izwi_api.http.app_state import services_of
@@ -21,6 +20,8 @@ from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.schemas.languages import LanguageName
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.speech.request import is_ssml
+from izwi_api.services.speech.spoken_text import SpokenPart
 from izwi_api.services.speech.synthesis import encoded_audio, open_speech
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 from izwi_api.services.transcription.align import Aligner
@@ -64,7 +65,7 @@ async def convert(request: Request, voice_id: str) -> Response:
 async def convert_with_timestamps(request: Request, voice_id: str) -> Response:
     """Speak a text; the response has all audio, and when each character is said."""
     audio, body = await _read(request, voice_id)
-    timing = find_word_aligner(services_of(request).registry, body.language)
+    timing = _timing(request, body)
 
     async def answer() -> Response:
         content, times = bytearray(), CharacterTimes(body.input)
@@ -81,7 +82,7 @@ async def convert_with_timestamps(request: Request, voice_id: str) -> Response:
 async def stream_with_timestamps(request: Request, voice_id: str) -> Response:
     """Speak a text; each line of the response has audio, and the times that are known by then."""
     audio, body = await _read(request, voice_id)
-    timing = find_word_aligner(services_of(request).registry, body.language)
+    timing = _timing(request, body)
 
     async def lines() -> AsyncGenerator[bytes]:
         times = CharacterTimes(body.input)
@@ -96,6 +97,13 @@ async def stream_with_timestamps(request: Request, voice_id: str) -> Response:
         return await live_response(lines(), "application/json")
 
     return await unless_left(request.receive, answer())
+
+
+def _timing(request: Request, body: SpeechBody) -> tuple[Aligner, str | None]:
+    """Return what times the words. Raises InvalidRequest."""
+    if is_ssml(body.input):
+        raise InvalidRequest("characters of SSML have no times", param="text")
+    return find_word_aligner(services_of(request).registry, body.language)
 
 
 async def _read(request: Request, voice_id: str) -> tuple[AudioFormat, SpeechBody]:
@@ -116,7 +124,7 @@ async def _read(request: Request, voice_id: str) -> tuple[AudioFormat, SpeechBod
 
 async def _timed(
     model: ServedModel[SpeechFrontend],
-    ask: SpeechInput,
+    ask: Sequence[SpokenPart],
     audio: AudioFormat,
     timing: tuple[Aligner, str | None],
     speed: float,

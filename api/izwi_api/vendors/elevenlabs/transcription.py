@@ -16,6 +16,7 @@ from izwi.model.capability import Capability
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
 from izwi_api.http.live_response import unless_left
+from izwi_api.routes.openapi import ignored_header
 from izwi_api.schemas.form import Form
 from izwi_api.schemas.languages import LanguageName
 from izwi_api.services.context import Services
@@ -70,7 +71,9 @@ async def convert(request: Request) -> Response:
         )
         heard = await unless_left(request.receive, hear(request, content, ask, upload))
     with_characters = fields.timestamps_granularity == "character"
-    return JSONResponse(_answer(heard, with_characters=with_characters))
+    is_ignored = bool(ask.context) and not heard.follows_context
+    headers = ignored_header(["keyterms"] if is_ignored else [])
+    return JSONResponse(_answer(heard, with_characters=with_characters), headers=headers)
 
 
 def _check_answerable(form: Form) -> None:

@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,10 @@ SPEECH = "/v1/audio/speech"
 ASK = {"model": "tts", "voice": "Ann", "response_format": "pcm"}
 RATE = 24_000
 WORDS = st.text(st.sampled_from("ab é<>&'\"\n"), min_size=1, max_size=12)
+
+
+def _fast(text, voice=None):
+    return VoicedText(text, voice, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +39,20 @@ WORDS = st.text(st.sampled_from("ab é<>&'\"\n"), min_size=1, max_size=12)
         ("<p>a<s>b</s>c</p>d", ["a", "b", "c", "d"]),
         ("<sub alias='World Wide Web'>WWW</sub>.", ["World Wide Web."]),
         ("<emphasis level='strong'>a</emphasis> b", ["a b"]),
+        ("a <prosody pitch='+0%' volume='default'>b</prosody> c", ["a b c"]),
+        ("a<prosody rate='+50%'>b<s>c</s></prosody>d", ["a", _fast("b"), _fast("c"), "d"]),
+        ("<prosody rate='x-fast'><voice name='x'>b</voice></prosody>", [_fast("b", "x")]),
+        (
+            "<voice name='x'>a<prosody rate='150%'>b</prosody></voice>",
+            [("a", "x"), _fast("b", "x")],
+        ),
         ("a<voice name='x'>b<s>c</s></voice>d", ["a", ("b", "x"), ("c", "x"), "d"]),
         ("<voice name='x'><voice name='y'>a</voice>b</voice>c", [("a", "y"), ("b", "x"), "c"]),
     ],
 )
 def test_a_document_is_texts_and_pauses(content, expected):
-    texts = {str: VoicedText, tuple: lambda each: VoicedText(*each), Pause: lambda each: each}
+    texts = {str: VoicedText, tuple: lambda each: VoicedText(*each)}
+    texts |= dict.fromkeys((Pause, VoicedText), lambda each: each)
     assert parse_ssml(f"<speak>{content}</speak>") == [texts[type(e)](e) for e in expected]
 
 
@@ -77,7 +90,15 @@ def test_say_as(reading, written, said):
         ("<speak>", 8, "no element found"),
         ("<speak>a & b</speak>", 11, "not well-formed"),
         ("<speak>é<foo/></speak>", 9, "<foo> is not supported"),
-        ("<speak><prosody rate='1'>a</prosody></speak>", 8, "<prosody> is not supported"),
+        ("<speak><phoneme ph='a'>a</phoneme></speak>", 8, "<phoneme> is not supported"),
+        ("<speak><prosody rate='1'>a</prosody></speak>", 8, "rate is x-slow"),
+        ("<speak><prosody rate='49%'>a</prosody></speak>", 8, "from 50% to 200%"),
+        ("<speak><prosody rate='+101%'>a</prosody></speak>", 8, "from 50% to 200%"),
+        ("<speak><prosody rate='-9999%'>a</prosody></speak>", 8, "from 50% to 200%"),
+        ("<speak><prosody pitch='+2st'>a</prosody></speak>", 8, "changes its pitch"),
+        ("<speak><prosody volume='loud'>a</prosody></speak>", 8, "changes its volume"),
+        ("<speak><prosody><prosody>a</prosody></prosody></speak>", 17, "inside another"),
+        ("<speak><prosody contour='a'>a</prosody></speak>", 8, "no attribute 'contour'"),
         ("<speak><p class='a'>a</p></speak>", 8, "no attribute 'class'"),
         ("<speak><speak/></speak>", 8, "not allowed in <speak>"),
         ("<speak><s><p>a</p></s></speak>", 11, "not allowed in <s>"),
@@ -157,6 +178,21 @@ def test_voices_and_breaks_are_in_their_places(client):
     answer = say(client, input=MIXED)
     assert answer.status_code == 200, answer.text
     assert answer.content == mixed_audio(client)
+
+
+@pytest.mark.parametrize(("rate", "factor"), [("x-slow", 0.5), ("-20%", 0.8), ("200%", 2.0)])
+def test_a_rate_stretches_its_text_alone(client, rate, factor):
+    text = "two words and some more"
+    document = f"<speak>one<prosody rate='{rate}'>{text}</prosody><break time='1s'/>one</speak>"
+    heard = say(client, input=document).content
+    one, plain = say(client, input="one").content, say(client, input=text).content
+    assert heard[: len(one)] == heard[-len(one) :] == one, "what is around it is not changed"
+    stretched = heard[len(one) : -len(one) - 2 * RATE]
+    assert len(stretched) == pytest.approx(len(plain) / factor, abs=2 * RATE * 0.03)
+    assert heard[-len(one) - 2 * RATE : -len(one)] == bytes(2 * RATE)
+    hertz = [np.fft.rfft(np.frombuffer(pcm, np.int16)) for pcm in (plain, stretched)]
+    peaks = [np.argmax(abs(each)) * RATE / (2 * len(each)) for each in hertz]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.02), "the pitch stays"
 
 
 def test_events_have_the_audio_and_the_usage_of_what_is_spoken(client):
