@@ -6,10 +6,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
 from izwi.router.breaker import CircuitBreaker, CircuitState
+from izwi.router.first_outputs import FirstOutputs
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
 from izwi.router.prefixes import KnownPrefixes, prompt_chain
@@ -34,6 +36,7 @@ class ReplicaLoad:
         figures: What it has published of each model; see `izwi.metrics.FIGURES`.
         prefixes: Prefixes that it has.
         circuits: Of the models that have failed there, by name.
+        first_outputs: Of the models that it has run, by name, if waits are limited.
     """
 
     replica: int
@@ -44,12 +47,14 @@ class ReplicaLoad:
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
     circuits: dict[str, CircuitBreaker] = field(default_factory=dict)
+    first_outputs: dict[str, FirstOutputs] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget what was learned of an engine that is gone."""
         self.accepts = False
         self.prefixes.clear()
         self.circuits.clear()
+        self.first_outputs.clear()
 
     def allows(self, model: str, now_s: float) -> bool:
         """Whether a model works there, as far as known."""
@@ -120,12 +125,14 @@ class Placement:
             without: Engines that must not get them.
 
         Raises:
-            Overloaded: The limits of requests in flight are reached.
+            Overloaded: The limits of requests in flight are reached, or on every engine the
+                predicted wait is longer than its limit.
         """
         accepting = self.takes(requests, without)
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
+            accepting = self._within_wait(accepting, requests[0])
         model, now_s = requests[0].model, self._clock()
         accepting = [one for one in accepting if one.allows(model, now_s)] or accepting
         replica = self._listeners.get(requests[0].listener) if requests[0].listener else None
@@ -139,6 +146,9 @@ class Placement:
     def place_request(self, replica: int, request: Request) -> float:
         """Count a request that was sent to an engine; return its predicted work."""
         load, work = self.loads[replica], self._predictor.predict(request)
+        if self._is_waited_for(request):
+            first_outputs = load.first_outputs.setdefault(request.model, FirstOutputs())
+            first_outputs.place(request.request_id, self._work(load, work), self._clock())
         load.num_in_flight += 1
         load.work += work
         self._number += 1
@@ -153,6 +163,15 @@ class Placement:
             pieces = [piece.digest for piece in request.prompt.encode_inputs]
             load.prefixes.place(request.model, [*self._chain(request), *pieces])
         return work
+
+    def end_wait(self, replica: int, request: Request, *, has_output: bool) -> None:
+        """Note that a request has its first output, or has left without; the first call counts."""
+        if (known := self.loads[replica].first_outputs.get(request.model)) is None:
+            return
+        if has_output:
+            known.come(request.request_id, self._clock())
+        else:
+            known.drop(request.request_id)
 
     def end(self, replica: int, work: float) -> None:
         """Count a request that has left an engine; `work` is what `place_request` returned."""
@@ -211,6 +230,46 @@ class Placement:
             )
         return below
 
+    def _within_wait(self, accepting: list[ReplicaLoad], request: Request) -> list[ReplicaLoad]:
+        """Return the engines on which a request is predicted to have its first output in time.
+
+        An engine without requests is one of them, so that there is always something to learn from.
+        """
+        if not self._is_waited_for(request):
+            return accepting
+        most_s, mean = self._options.max_wait_s, self._predictor.predict(request)
+        waits_s = [self._wait_s(load, request.model, mean) for load in accepting]
+        found = [one for one, wait_s in zip(accepting, waits_s, strict=True) if wait_s <= most_s]
+        if accepting and not found:
+            least_s = min(waits_s)
+            raise Overloaded(
+                f"the first output would take {least_s * 1e3:.0f} ms, and the limit is "
+                f"{most_s * 1e3:g} ms (--max-wait-ms); retry later",
+                retry_after_s=max(1, ceil(least_s - most_s)),
+            )
+        return found
+
+    def _is_waited_for(self, request: Request) -> bool:
+        """Whether the time until a request's first output is limited, and says how busy it is.
+
+        What is not played while it is made is scheduled behind what is, and text that is still to
+        be written comes at any time.
+        """
+        return (
+            self._options.max_wait_s > 0
+            and request.streams
+            and not (request.continues or request.is_idle_work or request.open_input)
+        )
+
+    def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:
+        if not _num_in_flight(load) or (known := load.first_outputs.get(model)) is None:
+            return 0.0
+        return known.predict_s(self._work(load, mean), self._clock())
+
+    def _work(self, load: ReplicaLoad, mean: float) -> float:
+        """Return the work that an engine has, if requests of other processes have the mean."""
+        return load.work + mean * load.num_elsewhere
+
     def _candidates(self, loads: Sequence[ReplicaLoad], request: Request) -> list[Candidate]:
         chain = self._chain(request) if self._looks_up else []
         mean = self._predictor.predict(request)
@@ -218,7 +277,7 @@ class Placement:
             Candidate(
                 load.replica,
                 _num_in_flight(load),
-                load.work + mean * load.num_elsewhere,
+                self._work(load, mean),
                 self._num_cached(load, request, chain),
                 not load.has_waiting,
             )

@@ -46,6 +46,8 @@ from izwi_api.settings import (
 from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
+_MS = 1e3  # milliseconds of a second
+
 SpeculateOption = Annotated[
     str,
     typer.Option(
@@ -216,6 +218,13 @@ MaxInFlightOption = Annotated[
 MaxInFlightEachOption = Annotated[
     int, typer.Option(min=0, help="Requests that one replica may have at a time; 0: no limit.")
 ]
+MaxWaitOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Refuse a stream whose first output is predicted to take longer; 0: no limit.",
+    ),
+]
 PlaceOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -307,6 +316,7 @@ def serve(
     router: RouterOption = "prefix",
     max_in_flight: MaxInFlightOption = 0,
     max_in_flight_each: MaxInFlightEachOption = 0,
+    max_wait_ms: MaxWaitOption = 0.0,
     min_ready: MinReadyOption = 1,
     place: PlaceOption = None,
     device: Device = "auto",
@@ -347,7 +357,8 @@ def serve(
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings, record) and not in_process else 0
         require_one_of("--router", router, tuple(ROUTER_POLICIES))
-        routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
+        limits = max_in_flight, max_in_flight_each, max_wait_ms / _MS
+        routing = RouterOptions(router, config.page_size, *limits)
         used = parse_devices(replicas, devices, device, tensor_parallel)
         places = parse_places(place or ())
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
@@ -429,6 +440,12 @@ def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def check_replicas(options: ServeOptions) -> None:
     """Refuse what several engine processes cannot do. Raises InvalidRequest."""
+    if options.replicas.router.max_wait_s and not options.num_api_servers:
+        raise InvalidRequest(
+            "--max-wait-ms needs API servers in processes of their own: leave out --in-process and "
+            "--api-servers 0",
+            param="max_wait_ms",
+        )
     if options.replicas.tensor_parallel > 1 and not options.num_api_servers:
         raise InvalidRequest(
             "--tensor-parallel needs API servers in processes of their own: leave out "

@@ -67,6 +67,10 @@ class Router(Protocol):
         """Count a request of an engine; return its predicted work."""
         ...
 
+    def has_output(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Note that the reader of a request was given its first output."""
+        ...
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has ended with a chunk, or moves to another engine."""
         ...
@@ -584,7 +588,10 @@ class RemoteEngine:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
             assert self._loop is not None
+            had_output = resumable.has_output
             resumable.give(chunk, self._loop.time())
+            if self.router is not None and resumable.has_output and not had_output:
+                self.router.has_output(self, resumable)
             if chunk.reason is not None:
                 self._trials.forget(resumable)
                 if self.router is not None:

@@ -147,7 +147,8 @@ class ReplicaRouter:
             EngineStopped: No engine is running.
             InvalidRequest: A request with the same id is running.
             ModelNotFound: The model was unloaded meanwhile.
-            Overloaded: The limits of requests in flight are reached.
+            Overloaded: The limits of requests in flight are reached, or the predicted wait is too
+                long.
         """
         if len(self._engines) > 1:
             for request in requests:
@@ -267,8 +268,13 @@ class ReplicaRouter:
         """Count a request; return its predicted work."""
         return self._placement.place_request(engine.replica, request)
 
+    def has_output(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Learn how long a request has waited for its first output."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=True)
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=False)
         self._placement.end(engine.replica, resumable.work)
         if last is None:
             return
