@@ -10,7 +10,13 @@ from math import ceil
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
-from izwi.router.breaker import CircuitBreaker, CircuitState
+from izwi.router.breaker import (
+    CircuitBreaker,
+    CircuitEvent,
+    CircuitState,
+    change_circuit,
+    open_circuits,
+)
 from izwi.router.first_outputs import FirstOutputs
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
@@ -90,6 +96,10 @@ class Placement:
         loads: What is known of the engines, by their numbers.
         seed: Of the policy `random`.
         clock: Seconds, monotonic.
+
+    Attributes:
+        when_circuit_changes: Called with an engine, a model and what has happened to its circuit
+            there, for other processes.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class Placement:
         self._number = 0
         self._chained: tuple[str, list[int]] = "", []  # of the request that was looked up last
         self._listeners: dict[str, int] = {}
+        self.when_circuit_changes: Callable[[int, str, CircuitEvent], object] = _ignore
 
     def takes(
         self, requests: Sequence[Request], without: frozenset[int] = frozenset()
@@ -152,8 +163,9 @@ class Placement:
         load.num_in_flight += 1
         load.work += work
         self._number += 1
-        if (circuit := load.circuits.get(request.model)) is not None:
-            circuit.start(self._clock())
+        circuit = load.circuits.get(request.model)
+        if circuit is not None and circuit.state(self._clock()) is CircuitState.HALF_OPEN:
+            self._change_circuit(replica, request.model, CircuitEvent.PROBED)
         if request.listener:
             self._listeners.pop(request.listener, None)
             self._listeners[request.listener] = replica
@@ -187,22 +199,24 @@ class Placement:
             model: The request's model.
             works: False: the engine failed to run it; None: the end says nothing of the engine.
         """
-        circuits = self.loads[replica].circuits
         if works is False:
-            return circuits.setdefault(model, CircuitBreaker()).fail(self._clock())
-        if works:
-            circuits.pop(model, None)  # a new one is closed
-        elif model in circuits:
-            circuits[model].skip()
+            return self._change_circuit(replica, model, CircuitEvent.FAILED)
+        if model in self.loads[replica].circuits:
+            event = CircuitEvent.WORKS if works else CircuitEvent.SKIPPED
+            self._change_circuit(replica, model, event)
         return False
+
+    def change_circuit(self, replica: int, model: str, event: CircuitEvent) -> bool:
+        """Change a circuit as another process has; return whether that has opened it."""
+        return change_circuit(self.loads[replica].circuits, model, event, self._clock())
+
+    def _change_circuit(self, replica: int, model: str, event: CircuitEvent) -> bool:
+        self.when_circuit_changes(replica, model, event)
+        return self.change_circuit(replica, model, event)
 
     def open_circuits(self, replica: int) -> dict[str, str]:
         """Return the state of each circuit of an engine that is not closed, by model."""
-        now_s = self._clock()
-        states = {name: one.state(now_s) for name, one in self.loads[replica].circuits.items()}
-        return {
-            name: state.value for name, state in states.items() if state is not CircuitState.CLOSED
-        }
+        return open_circuits(self.loads[replica].circuits, self._clock())
 
     def learn(self, model: str, num_entries: int) -> None:
         """Learn from the length of an answer that has ended by itself."""
@@ -291,6 +305,10 @@ class Placement:
         num_pieces = sum(prefixes.has(model, p.digest) for p in request.prompt.encode_inputs)
         num_pages = prefixes.num_known(model, chain)
         return num_pages * self._options.page_size + num_pieces * _ENCODED_POSITIONS
+
+
+def _ignore(replica: int, model: str, event: CircuitEvent) -> None:
+    del replica, model, event
 
 
 def _num_in_flight(load: ReplicaLoad) -> int:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from izwi.checkpoints.registry import Registry
 from izwi.host.allocator import IDLE_S
+from izwi.router.breaker import CircuitEvent
 from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
@@ -20,6 +21,7 @@ from izwi_api.serve.api_server_process import ApiServer, Targets
 from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     Alive,
+    CircuitChanged,
     Control,
     Drained,
     EngineAccepts,
@@ -50,6 +52,9 @@ class Engine:
 
     def accept(self, replica):
         self.notes.append(("accept", replica))
+
+    def change_circuit(self, replica, model, event):
+        self.notes.append(("circuit", replica, model, event))
 
     def give_up(self):
         self.notes.append("give up")
@@ -133,6 +138,12 @@ async def test_it_reports_that_the_requests_of_a_replica_have_moved(world):
         ("disconnect", 1),
     ]
     assert world.supervisor.receive() == [Drained(1), Drained(1)]
+
+
+async def test_it_learns_what_others_have_seen_of_an_engine(world):
+    world.supervisor.send(CircuitChanged(1, "tts", CircuitEvent.PROBED))
+    world.server._read_messages()
+    assert world.engine.notes == [("circuit", 1, "tts", CircuitEvent.PROBED)]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

@@ -13,8 +13,10 @@ import msgspec
 import pytest
 
 from izwi.errors import EngineStopped, IzwiError
+from izwi.router.breaker import CircuitEvent
 from izwi_api.serve.control import (
     ApiServerGone,
+    CircuitChanged,
     Drained,
     EngineAccepts,
     EngineDraining,
@@ -129,6 +131,25 @@ def test_one_engine_publishes_nothing_and_opens_no_socket(monkeypatch):
     world.leave_at(2.0)
     assert seen == [False]
     assert not world.engines[0].spec.publishes_prefixes
+
+
+def test_circuits_are_shared_by_api_servers_and_shown_until_their_engine_ends(monkeypatch):
+    world = Replicated(monkeypatch, num_api_servers=2)
+    failed = CircuitChanged(1, "tts", CircuitEvent.FAILED)
+    for number in range(5):  # of two API servers in turn
+        world.later(2.0, partial(lambda n: world.api_servers[n % 2].say(failed), number))
+    world.later(2.0, lambda: world.api_servers[0].say(CircuitChanged(7, "tts", failed.event)))
+    world.ask(2.5, type="list")
+    world.ask(8.5, type="list")
+    world.later(9.0, lambda: world.api_servers[1].die(1))
+    world.later(12.0, lambda: world.engines[1].die(7))
+    world.ask(14.0, type="list")
+    world.leave_at(15.0)
+    first, second, new = heard(world, CircuitChanged)
+    assert (len(first), len(second), len(new)) == (2, 3, 5)
+    assert {*first, *second, *new} == {failed}
+    shown = [[one.circuits for one in report.replicas] for _, report in world.reports]
+    assert shown == [[{}, {"tts": "open"}], [{}, {"tts": "half_open"}], [{}, {}]]
 
 
 def test_an_engine_that_dies_is_shown_and_replaced_and_the_other_is_left_alone(monkeypatch):

@@ -24,6 +24,7 @@ from izwi_api.serve.app import create_app
 from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     ApiServerSpec,
+    CircuitChanged,
     Control,
     Drained,
     EngineAccepts,
@@ -131,6 +132,8 @@ class ApiServer(Server):
                     self._control.send(Drained(message.replica))
                 case EngineAccepts():
                     self._engine.accept(message.replica)
+                case CircuitChanged():
+                    self._engine.change_circuit(message.replica, message.model, message.event)
                 case Restarted():
                     self._restarts.engines = message.engines
                     self._restarts.api_servers = message.api_servers
@@ -189,6 +192,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
     models = ChangingModels(control, registry, engine)
     if spec.settings.manage_models:
         engine.changes = models
+    engine.share_circuits(lambda *change: control.send(CircuitChanged(*change)))
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     omit_queries()
     state: AppState = app.state.izwi

@@ -20,6 +20,7 @@ import msgspec
 from izwi.config import EngineConfig
 from izwi.errors import IzwiError
 from izwi.ops.ranks import RankPlace
+from izwi.router.breaker import CircuitEvent
 from izwi_api.console import code_of
 from izwi_api.environment import read_log
 from izwi_api.runtime_options import RuntimeOptions
@@ -159,6 +160,14 @@ class Drained(msgspec.Struct, tag=True, frozen=True):
     replica: int
 
 
+class CircuitChanged(msgspec.Struct, tag=True, frozen=True):
+    """From an API server, and to all others: what has happened to a circuit of an engine."""
+
+    replica: int
+    model: str
+    event: CircuitEvent
+
+
 class LoadModel(msgspec.Struct, tag=True, frozen=True):
     """From an API server: serve another model.
 
@@ -255,6 +264,7 @@ Message = (
     | EngineDraining
     | EngineAccepts
     | Drained
+    | CircuitChanged
     | Restarted
     | LoadModel
     | UnloadModel

@@ -67,6 +67,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
         ready_s: Seconds for which it has been ready, or None.
         num_starts: Processes so far.
         reason: Why the last process ended by itself; empty if the present one is ready.
+        circuits: Models that keep failing there, as `ReplicaReport.circuits`.
     """
 
     replica: int
@@ -76,6 +77,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     ready_s: float | None
     num_starts: int
     reason: str
+    circuits: dict[str, str] = {}
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from izwi.engine_client.protocol import (
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
+from izwi.router.breaker import CircuitEvent
 from izwi.router.options import RouterOptions
 from izwi.router.placement import Placement, ReplicaLoad
 from izwi_api.serve.remote_engine import RemoteEngine, is_fault
@@ -240,6 +241,15 @@ class ReplicaRouter:
             self._loads[replica].accepts = True
             self._collect()
 
+    def share_circuits(self, tell: Callable[[int, str, CircuitEvent], object]) -> None:
+        """Call a function with each change of a circuit here, for other API servers."""
+        self._placement.when_circuit_changes = tell
+
+    def change_circuit(self, replica: int, model: str, event: CircuitEvent) -> None:
+        """Change a circuit as another API server has."""
+        if replica < len(self._loads) and self._placement.change_circuit(replica, model, event):
+            _log_open(replica, model)
+
     def give_up(self) -> None:
         """End all requests that wait for an engine with EngineStopped: no engine will start."""
         for engine in self._engines:
@@ -295,7 +305,7 @@ class ReplicaRouter:
     ) -> None:
         model = resumable.request.model
         if self._placement.note_outcome(engine.replica, model, works=works):
-            logger.warning("%s keeps failing on replica %d", model, engine.replica)
+            _log_open(engine.replica, model)
 
     def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
         """Send requests that an engine has not begun to another one, if one is left."""
@@ -358,3 +368,7 @@ class ReplicaRouter:
         with suppress(Overloaded):
             return self._placement.choose([request])
         return self._placement.choose([replace(request, continues=True)])
+
+
+def _log_open(replica: int, model: str) -> None:
+    logger.warning("%s keeps failing on replica %d", model, replica)

@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from izwi.checkpoints.registry import named
 from izwi.errors import InvalidRequest, StartFailed
+from izwi.router.breaker import CircuitBreaker, CircuitEvent, change_circuit, open_circuits
 from izwi_api.console import BAD_INPUT, messages
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.child import Backoff, Child, start_process
@@ -29,6 +30,7 @@ from izwi_api.serve.control import (
     BEAT_S,
     ApiServerGone,
     ApiServerSpec,
+    CircuitChanged,
     Drained,
     EngineAccepts,
     EngineDraining,
@@ -103,6 +105,7 @@ class _Replica:
         num_drains: How often its requests were moved on request.
         undrained: API servers that have not moved its requests yet.
         when_drained: What waits for them.
+        circuits: Of models that fail there, as all API servers together have seen them.
     """
 
     number: int
@@ -118,6 +121,7 @@ class _Replica:
     num_drains: int = 0
     undrained: set[str] = field(default_factory=set)
     when_drained: list[Callable[[], None]] = field(default_factory=list)
+    circuits: dict[str, CircuitBreaker] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
@@ -327,6 +331,8 @@ class Supervisor:
                 case Drained():
                     if message.replica in self._replicas:
                         self._note_drained(self._replicas[message.replica], child.name)
+                case CircuitChanged():
+                    self._change_circuit(child, message)
                 case LoadModel():
                     self._folders[message.name] = message.folder
                     self._roster.load(message.name, message.folder, _to(child, message.name))
@@ -336,6 +342,15 @@ class Supervisor:
                     self._roster.known(child.name, message.name)
                 case ModelRemoved() if replica is not None:
                     self._roster.model_removed(replica.number, message.name)
+
+    def _change_circuit(self, sender: Child, message: CircuitChanged) -> None:
+        """Note what one API server has seen of an engine, and let the others know."""
+        if (replica := self._replicas.get(message.replica)) is None or not replica.is_ready:
+            return
+        change_circuit(replica.circuits, message.model, message.event, time.monotonic())
+        for api_server in self._api_servers:
+            if api_server.is_ready and api_server is not sender:
+                api_server.control.send(message)
 
     def _replica_of(self, child: Child) -> _Replica | None:
         return None if child.replica is None else self._replicas.get(child.replica)
@@ -405,6 +420,10 @@ class Supervisor:
         api_server.control.send(EngineUp(self._address_of(replica.child.name), replica.number))
         if not replica.accepts:
             api_server.control.send(EngineDraining(replica.number, is_hung=replica.is_hung))
+        for model, circuit in replica.circuits.items():
+            failed = CircuitChanged(replica.number, model, CircuitEvent.FAILED)
+            for _ in range(circuit.num_failures):
+                api_server.control.send(failed)
 
     def _look(self) -> None:
         """Kill processes that have stopped responding."""
@@ -441,6 +460,7 @@ class Supervisor:
         replica = self._replica_of(child)
         if replica is not None:
             replica.child, replica.is_hung = None, False
+            replica.circuits.clear()
             self._roster.engine_ended(replica.number)
             self._notify_api_servers(EngineGone(replica.number))
         else:
@@ -586,6 +606,7 @@ class Supervisor:
                     now_s - child.ready_s if child is not None and child.is_ready else None,
                     replica.num_starts,
                     replica.reason,
+                    open_circuits(replica.circuits, now_s),
                 )
                 for replica in self._replicas.values()
             ],
