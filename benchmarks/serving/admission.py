@@ -48,7 +48,7 @@ async def overload(url: str, options: argparse.Namespace, per_s: float) -> dict[
             await asyncio.sleep(at_s)
             try:
                 played = await listen(client, options.size, number)
-            except RuntimeError as error:
+            except (RuntimeError, TimeoutError) as error:  # after 120 s a listener gives up
                 is_refusal = str(error).startswith(("503", "429"))
                 (refusals if is_refusal else failures).append(str(error))
             else:

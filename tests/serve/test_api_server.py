@@ -28,10 +28,12 @@ from izwi_api.serve.control import (
     EngineDraining,
     EngineGone,
     EngineUp,
+    Operate,
     Ready,
     Restarted,
 )
 from izwi_api.serve.listen_sockets import url_of
+from izwi_api.serve.operator_socket import ReadMetrics
 from izwi_api.serve.process_log import log_memory
 
 
@@ -72,7 +74,8 @@ async def world(monkeypatch):
     control = Control(theirs)
     config = uvicorn.Config(lambda: None)
     found.models = ChangingModels(control, Registry(), found.engine)
-    targets = Targets(found.engine, found.models, found.restarts)
+    found.operations = SimpleNamespace(start=lambda message: found.engine.notes.append(message))
+    targets = Targets(found.engine, found.models, found.restarts, found.operations)
     found.server = ApiServer(config, found.drain, 1.0, control, targets)
     yield found
     asyncio.get_running_loop().remove_reader(control.fileno())
@@ -144,6 +147,12 @@ async def test_it_learns_what_others_have_seen_of_an_engine(world):
     world.supervisor.send(CircuitChanged(1, "tts", CircuitEvent.PROBED))
     world.server._read_messages()
     assert world.engine.notes == [("circuit", 1, "tts", CircuitEvent.PROBED)]
+
+
+async def test_it_carries_out_what_an_operator_asks_the_supervisor(world):
+    world.supervisor.send(Operate(3, ReadMetrics()))
+    world.server._read_messages()
+    assert world.engine.notes == [Operate(3, ReadMetrics())]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

@@ -225,6 +225,12 @@ MaxWaitOption = Annotated[
         help="Refuse a stream whose first output is predicted to take longer; 0: no limit.",
     ),
 ]
+CtlOption = Annotated[
+    bool,
+    typer.Option(
+        "--ctl", help="Accept `izwi ctl` of this user on this machine; always with --replicas."
+    ),
+]
 PlaceOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -319,6 +325,7 @@ def serve(
     max_wait_ms: MaxWaitOption = 0.0,
     min_ready: MinReadyOption = 1,
     place: PlaceOption = None,
+    ctl: CtlOption = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
@@ -362,7 +369,7 @@ def serve(
         used = parse_devices(replicas, devices, device, tensor_parallel)
         places = parse_places(place or ())
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
-        options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
+        options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines, ctl)
         check_replicas(options)
         with _drawing(options) as options:
             _run(options, host, port)
@@ -386,7 +393,7 @@ def _warm_file(path: Path | None) -> Path | None:
     """Return the absolute path of a file that can be read. Raises InvalidRequest."""
     if path is None:
         return None
-    from izwi_api.services.warming import read_warm_file
+    from izwi_api.schemas.warm_file import read_warm_file
 
     read_warm_file(path)
     return path.absolute()
@@ -440,11 +447,12 @@ def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def check_replicas(options: ServeOptions) -> None:
     """Refuse what several engine processes cannot do. Raises InvalidRequest."""
-    if options.replicas.router.max_wait_s and not options.num_api_servers:
+    limits_wait = options.replicas.router.max_wait_s > 0
+    if (limits_wait or options.operators) and not options.num_api_servers:
         raise InvalidRequest(
-            "--max-wait-ms needs API servers in processes of their own: leave out --in-process and "
-            "--api-servers 0",
-            param="max_wait_ms",
+            f"{'--max-wait-ms' if limits_wait else '--ctl'} needs API servers in processes of "
+            "their own: leave out --in-process and --api-servers 0",
+            param="max_wait_ms" if limits_wait else "ctl",
         )
     if options.replicas.tensor_parallel > 1 and not options.num_api_servers:
         raise InvalidRequest(

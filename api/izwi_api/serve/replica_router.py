@@ -250,6 +250,10 @@ class ReplicaRouter:
         if replica < len(self._loads) and self._placement.change_circuit(replica, model, event):
             _log_open(replica, model)
 
+    def running(self) -> list[RemoteEngine]:
+        """Return the clients of the engines that run, in order."""
+        return [engine for engine in self._engines if engine.alive]
+
     def give_up(self) -> None:
         """End all requests that wait for an engine with EngineStopped: no engine will start."""
         for engine in self._engines:

@@ -43,6 +43,8 @@ from izwi_api.serve.control import (
     ModelChanged,
     ModelKnown,
     ModelRemoved,
+    Operate,
+    Operated,
     Ready,
     RemoveModel,
     Restarted,
@@ -54,6 +56,7 @@ from izwi_api.serve.operator_socket import (
     ListReplicas,
     Operator,
     OperatorSocket,
+    PassedOn,
     ReplicaInfo,
     Report,
     RestartReplicas,
@@ -184,6 +187,8 @@ class Supervisor:
         self._api_servers: set[Child] = set()
         self._first_models: dict[str, Mapping[str, Path]] = {}  # with which each was started
         self._numbers = count()
+        # by number: commands that API servers carry out, each with the name of its API server
+        self._operations: dict[int, tuple[Operator, str]] = {}
         self._num_replaced = 0  # API servers that were started again
         self._timers: list[_Timer] = []
         self._leaving: set[Child] = set()  # engines of models that were unloaded
@@ -333,6 +338,8 @@ class Supervisor:
                         self._note_drained(self._replicas[message.replica], child.name)
                 case CircuitChanged():
                     self._change_circuit(child, message)
+                case Operated():
+                    self._end_operation(message)
                 case LoadModel():
                     self._folders[message.name] = message.folder
                     self._roster.load(message.name, message.folder, _to(child, message.name))
@@ -491,6 +498,9 @@ class Supervisor:
         self._api_servers.discard(api_server)
         self._first_models.pop(api_server.name, None)
         self._roster.api_server_gone(api_server.name)
+        for number, (_, name) in list(self._operations.items()):
+            if name == api_server.name:
+                self._end_operation(Operated(number, error="its API server has ended"))
         for replica in self._replicas.values():
             if replica.child is not None and replica.is_ready:
                 replica.child.control.send(ApiServerGone(api_server.name))
@@ -594,7 +604,21 @@ class Supervisor:
         # SIGTERM ends it at once: a request that could not move waits for the next process
         self._drain(replica, child.process.terminate)
 
-    def _report(self, error: str = "") -> Report:
+    def _pass_on(self, operator: Operator, command: PassedOn) -> None:
+        """Let an API server carry out a command."""
+        ready = [one for one in self._api_servers if one.is_ready]
+        if not ready:
+            operator.answer(self._report("no API server is ready; retry later"))
+            return
+        number, api_server = next(self._numbers), min(ready, key=lambda one: one.name)
+        self._operations[number] = operator, api_server.name
+        api_server.control.send(Operate(number, command))
+
+    def _end_operation(self, message: Operated) -> None:
+        operator, _ = self._operations.pop(message.number)
+        operator.answer(self._report(message.error, message.text))
+
+    def _report(self, error: str = "", text: str = "") -> Report:
         now_s = time.monotonic()
         return Report(
             [
@@ -611,6 +635,7 @@ class Supervisor:
                 for replica in self._replicas.values()
             ],
             error,
+            text,
         )
 
     def _carry_out(self, operator: Operator) -> None:
@@ -640,6 +665,8 @@ class Supervisor:
                 self._to_restart += [one for one in wanted if one not in self._to_restart]
                 self._restart_next()
                 operator.answer(self._report())
+            case _:
+                self._pass_on(operator, command)
 
     def _drain_for(self, operator: Operator, replica: _Replica) -> None:
         if not self._others_accept(replica):
@@ -655,8 +682,8 @@ class Supervisor:
 
     @contextmanager
     def _operators(self) -> Iterator[None]:
-        """Listen for commands of operators, if there are several replicas."""
-        if len(self._replicas) == 1:
+        """Listen for commands of operators, if there are several replicas or if it is wanted."""
+        if len(self._replicas) == 1 and not self._serve_options.operators:
             yield
             return
         port = self._listen_sockets[0].getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def test_a_limited_wait_needs_a_router():
     check_replicas(options((), 1, max_wait_s=0.1))
     with pytest.raises(InvalidRequest, match="--max-wait-ms needs API servers in processes"):
         check_replicas(options((), 0, max_wait_s=0.1))
+
+
+def test_operators_reach_a_supervisor_only():
+    check_replicas(dataclasses.replace(options(()), operators=True))
+    with pytest.raises(InvalidRequest, match="--ctl needs API servers in processes"):
+        check_replicas(dataclasses.replace(options((), 0), operators=True))
 
 
 def test_what_several_engines_cannot_do_is_refused():
