@@ -120,6 +120,21 @@ class ImageModel:
     socket: Path = Path()
 
 
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """What chats are answered with while their model is loaded.
+
+    Attributes:
+        waiting: Requests that wait for a model when it counts as loaded.
+        max_tokens: Most tokens of an answer then; fewer if more wait. 0: no limit.
+        smaller: Name of a chat model -> the one that answers in its place.
+    """
+
+    waiting: int
+    max_tokens: int = 0
+    smaller: Mapping[str, str] = field(default_factory=dict)
+
+
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -184,6 +199,7 @@ class Settings:
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
         image_model: What draws; None: nothing does.
         log: What is logged, and how.
+        degradation: What chats are answered with under load; None: the same as always.
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
@@ -221,6 +237,7 @@ class Settings:
     tls: TlsFiles | None = None
     image_model: ImageModel | None = None
     log: LogSettings = field(default_factory=LogSettings)
+    degradation: Degradation | None = None
 
     @property
     def upload_limits(self) -> DecodeLimits:

@@ -34,6 +34,7 @@ from izwi_api.settings import (
     APIS,
     DEFAULT_MODELS,
     Access,
+    Degradation,
     Settings,
     api_names,
     check_lead_ms,
@@ -231,6 +232,21 @@ CtlOption = Annotated[
         "--ctl", help="Accept `izwi ctl` of this user on this machine; always with --replicas."
     ),
 ]
+DegradeAtOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Degrade answers of a chat model while so many requests wait for it; 0: never.",
+    ),
+]
+DegradeMaxTokensOption = Annotated[
+    int,
+    typer.Option(min=0, help="Most tokens of an answer then; fewer if more wait. 0: no limit."),
+]
+DegradeToOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SMALLER", help="The chat model that answers then; repeatable."),
+]
 PlaceOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -325,6 +341,9 @@ def serve(
     max_wait_ms: MaxWaitOption = 0.0,
     min_ready: MinReadyOption = 1,
     place: PlaceOption = None,
+    degrade_at: DegradeAtOption = 0,
+    degrade_max_tokens: DegradeMaxTokensOption = 0,
+    degrade_to: DegradeToOption = None,
     ctl: CtlOption = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -355,6 +374,8 @@ def serve(
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
         settings = replace(settings, warm=_warm_file(warm))
+        degradation = read_degradation(degrade_at, degrade_max_tokens, degrade_to or ())
+        settings = replace(settings, degradation=degradation)
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         if images is not None:
             settings = replace(settings, image_model=read_image_model(images))
@@ -429,6 +450,33 @@ def parse_devices(
         )
     num_devices = max(1, num_replicas) * tensor_parallel
     return names or ((device,) * num_devices if num_devices > 1 else ())
+
+
+def parse_smaller(entries: Sequence[str]) -> dict[str, str]:
+    """Read `NAME=SMALLER` entries. Raises InvalidRequest."""
+    smaller: dict[str, str] = {}
+    for entry in entries:
+        name, _, other = entry.partition("=")
+        if not name or not other or name == other or name in smaller:
+            raise InvalidRequest(
+                "--degrade-to must be like 'chat-8b=chat-1b', once for each model, got {entry!r}",
+                param="degrade_to",
+            )
+        smaller[name] = other
+    return smaller
+
+
+def read_degradation(waiting: int, max_tokens: int, smaller: Sequence[str]) -> Degradation | None:
+    """Return how answers are degraded under load; None: never. Raises InvalidRequest."""
+    if not (waiting or max_tokens or smaller):
+        return None
+    if not waiting or not (max_tokens or smaller):
+        raise InvalidRequest(
+            "--degrade-at says when answers are degraded, and --degrade-max-tokens or --degrade-to "
+            "how: give both",
+            param="degrade_at",
+        )
+    return Degradation(waiting, max_tokens, parse_smaller(smaller))
 
 
 def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -137,6 +137,10 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     aliases, checks = settings.model_aliases, not settings.manage_models
     models = ServedModels(engine, registry, aliases, checks=checks)
+    if settings.degradation is not None and checks:
+        from izwi_api.services.models.degradation import check_degradation
+
+        check_degradation(settings.degradation, models)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer, metrics.count_turn
     services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
