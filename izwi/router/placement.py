@@ -177,7 +177,7 @@ class Placement:
         return work
 
     def end_wait(self, replica: int, request: Request, *, has_output: bool) -> None:
-        """Note that a request has its first output, or has left without; the first call counts."""
+        """Note that a request has its first output, or waits no more; the first call counts."""
         if (known := self.loads[replica].first_outputs.get(request.model)) is None:
             return
         if has_output:
@@ -266,13 +266,14 @@ class Placement:
     def _is_waited_for(self, request: Request) -> bool:
         """Whether the time until a request's first output is limited, and says how busy it is.
 
-        What is not played while it is made is scheduled behind what is, and text that is still to
-        be written comes at any time.
+        What is not played while it is made is scheduled behind what is, text that is still to be
+        written comes at any time, and in a live session nobody can be asked to try again.
         """
         return (
             self._options.max_wait_s > 0
             and request.streams
-            and not (request.continues or request.is_idle_work or request.open_input)
+            and not (request.continues or request.is_idle_work)
+            and not (request.open_input or request.awaits_engine)
         )
 
     def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:

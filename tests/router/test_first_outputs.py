@@ -99,7 +99,14 @@ def test_a_request_is_refused_for_as_long_as_the_wait_exceeds_its_limit():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"continues": True}, {"streams": False}, {"priority": -1}, {"open_input": True}]
+    "fields",
+    [
+        {"continues": True},
+        {"streams": False},
+        {"priority": -1},
+        {"open_input": True},
+        {"awaits_engine": True},
+    ],
 )
 def test_what_nobody_waits_for_is_not_refused(fields):
     made, _ = busy()

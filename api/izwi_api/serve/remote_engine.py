@@ -71,6 +71,10 @@ class Router(Protocol):
         """Note that the reader of a request was given its first output."""
         ...
 
+    def paused(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Note that a request was paused by its caller."""
+        ...
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has ended with a chunk, or moves to another engine."""
         ...
@@ -417,6 +421,8 @@ class RemoteEngine:
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
             resumable.set_paused(paused, asyncio.get_running_loop().time())
+            if paused and self.router is not None:
+                self.router.paused(self, resumable)
         self._send_command(wire.Pause(request_id, paused))
         self._trials.try_next()
 

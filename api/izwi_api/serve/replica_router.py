@@ -286,6 +286,10 @@ class ReplicaRouter:
         """Learn how long a request has waited for its first output."""
         self._placement.end_wait(engine.replica, resumable.request, has_output=True)
 
+    def paused(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Wait no longer for the first output of a request: its caller may pause it for long."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=False)
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""
         self._placement.end_wait(engine.replica, resumable.request, has_output=False)
