@@ -133,6 +133,21 @@ class Webhook:
     secret: bytes | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """What chats are answered with while their model is loaded.
+
+    Attributes:
+        waiting: Requests that wait for a model when it counts as loaded.
+        max_tokens: Most tokens of an answer then; fewer if more wait. 0: no limit.
+        smaller: Name of a chat model -> the one that answers in its place.
+    """
+
+    waiting: int
+    max_tokens: int = 0
+    smaller: Mapping[str, str] = field(default_factory=dict)
+
+
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -199,6 +214,7 @@ class Settings:
         image_model: What draws; None: nothing does.
         video_model: What draws videos, in a process of its own.
         log: What is logged, and how.
+        degradation: What chats are answered with under load; None: the same as always.
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
@@ -238,6 +254,7 @@ class Settings:
     image_model: ImageModel | None = None
     video_model: ImageModel | None = None
     log: LogSettings = field(default_factory=LogSettings)
+    degradation: Degradation | None = None
 
     @property
     def upload_limits(self) -> DecodeLimits:

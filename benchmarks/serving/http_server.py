@@ -28,11 +28,19 @@ _START_S = 240.0
 
 @contextmanager
 def served_by_replicas(
-    size: str, frames: int, streams: int, port: int, devices: Sequence[str], api_servers: int = 1
+    size: str,
+    frames: int,
+    streams: int,
+    port: int,
+    devices: Sequence[str],
+    api_servers: int = 1,
+    *,
+    max_wait_ms: float = 0.0,
 ) -> Iterator[str]:
     """Run the server with an engine on each device; yield its base URL once all are ready.
 
-    Each engine takes at most twice the number of sequences that it runs at the same time.
+    Each engine takes at most twice the number of sequences that it runs at the same time. The
+    limit of the predicted wait is that of `izwi serve --max-wait-ms`.
 
     Raises:
         RuntimeError: It ended before it was ready, or was not ready in time.
@@ -40,6 +48,7 @@ def served_by_replicas(
     command = [sys.executable, "-m", "benchmarks.serving.http_server", "--size", *size.split(",")]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
     command += ["--devices", ",".join(devices), "--api-servers", str(api_servers)]
+    command += ["--max-wait-ms", str(max_wait_ms)]
     url = f"http://127.0.0.1:{port}"
     with running(command, url):
         yield url
@@ -119,9 +128,13 @@ def main() -> None:
         "--api-servers", type=int, default=1, help="API-server processes; 0: one in all"
     )
     parser.add_argument("--devices", default="", help="device of each engine, with commas")
+    parser.add_argument("--max-wait-ms", type=float, default=0.0)
     options = parser.parse_args()
     devices = tuple(options.devices.split(",")) if options.devices else ()
-    router = RouterOptions(max_in_flight_each=2 * options.streams if devices else 0)
+    router = RouterOptions(
+        max_in_flight_each=2 * options.streams if devices else 0,
+        max_wait_s=options.max_wait_ms / 1e3,
+    )
     replicas = ReplicaOptions(devices, router, min_ready=max(1, len(devices)))
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})

@@ -222,6 +222,9 @@ class Fleet:
         if chunk.pcm is not None:
             stream.samples.append(len(chunk.pcm))
             stream.given_s.append(self._now_s)
+            self._placements[region].end_wait(
+                replica.load.replica, stream.played.request, has_output=True
+            )
             stream.played.chunks.append((heard_s, len(chunk.pcm) * self._frame_s))
         if chunk.reason is None:
             return
@@ -236,6 +239,7 @@ class Fleet:
 
     def _leave(self, region: int, replica: _Replica, request: Request) -> None:
         stream = replica.streams.pop(request.request_id)
+        self._placements[region].end_wait(replica.load.replica, request, has_output=False)
         self._placements[region].end(replica.load.replica, stream.work)
 
     def _report(self, replica: _Replica) -> None:

@@ -8,6 +8,7 @@ closed ──failures in a row──▶ open ──rest──▶ half-open: one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 # Failures without a success in between after which a circuit opens.
@@ -22,6 +23,15 @@ class CircuitState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
+
+
+class CircuitEvent(StrEnum):
+    """What changes a circuit; processes that share circuits tell each other."""
+
+    FAILED = "failed"  # the engine failed to run a request of the model
+    WORKS = "works"  # it ran one
+    PROBED = "probed"  # it was given a probe
+    SKIPPED = "skipped"  # a request has ended without saying anything of the engine
 
 
 class CircuitBreaker:
@@ -41,6 +51,11 @@ class CircuitBreaker:
         if self._until_s is None:
             return CircuitState.CLOSED
         return CircuitState.OPEN if now_s < self._until_s else CircuitState.HALF_OPEN
+
+    @property
+    def num_failures(self) -> int:
+        """Failures without a success in between; at most those that open it."""
+        return min(self._num_failures, MOST_FAILURES)
 
     def allows(self, now_s: float) -> bool:
         """Whether the engine may get a request; half-open, only while no other one probes it."""
@@ -72,3 +87,29 @@ class CircuitBreaker:
     def skip(self) -> None:
         """Note that a request has ended without saying anything of the engine."""
         self._is_probed = False
+
+
+def change_circuit(
+    circuits: dict[str, CircuitBreaker], model: str, event: CircuitEvent, now_s: float
+) -> bool:
+    """Change the circuit of a model on the engine that the circuits belong to.
+
+    Returns:
+        Whether that has opened it.
+    """
+    if event is CircuitEvent.FAILED:
+        return circuits.setdefault(model, CircuitBreaker()).fail(now_s)
+    if event is CircuitEvent.WORKS:
+        circuits.pop(model, None)  # a new one is closed
+    elif (circuit := circuits.get(model)) is not None:
+        if event is CircuitEvent.PROBED:
+            circuit.start(now_s)
+        else:
+            circuit.skip()
+    return False
+
+
+def open_circuits(circuits: Mapping[str, CircuitBreaker], now_s: float) -> dict[str, str]:
+    """Return the state of each circuit of an engine that is not closed, by model."""
+    states = {name: one.state(now_s) for name, one in circuits.items()}
+    return {name: one.value for name, one in states.items() if one is not CircuitState.CLOSED}

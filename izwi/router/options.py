@@ -18,15 +18,18 @@ class RouterOptions:
         page_size: Positions of one page of the engines' prefix trees.
         max_in_flight: Requests that all engines together may run or have queued; 0: no limit.
         max_in_flight_each: The same of one engine.
+        max_wait_s: Seconds in which a new stream must be predicted to have its first output, or it
+            is refused; 0: no limit.
     """
 
     policy: str = "prefix"
     page_size: int = 16
     max_in_flight: int = 0
     max_in_flight_each: int = 0
+    max_wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_one_of("policy", self.policy, tuple(ROUTER_POLICIES))
-        for name in ("max_in_flight", "max_in_flight_each"):
+        for name in ("max_in_flight", "max_in_flight_each", "max_wait_s"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"{name} must be at least 0", param=name)

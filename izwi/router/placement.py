@@ -6,10 +6,18 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
-from izwi.router.breaker import CircuitBreaker, CircuitState
+from izwi.router.breaker import (
+    CircuitBreaker,
+    CircuitEvent,
+    CircuitState,
+    change_circuit,
+    open_circuits,
+)
+from izwi.router.first_outputs import FirstOutputs
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
 from izwi.router.prefixes import KnownPrefixes, prompt_chain
@@ -34,6 +42,7 @@ class ReplicaLoad:
         figures: What it has published of each model; see `izwi.metrics.FIGURES`.
         prefixes: Prefixes that it has.
         circuits: Of the models that have failed there, by name.
+        first_outputs: Of the models that it has run, by name, if waits are limited.
     """
 
     replica: int
@@ -44,12 +53,14 @@ class ReplicaLoad:
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefixes: KnownPrefixes = field(default_factory=KnownPrefixes)
     circuits: dict[str, CircuitBreaker] = field(default_factory=dict)
+    first_outputs: dict[str, FirstOutputs] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget what was learned of an engine that is gone."""
         self.accepts = False
         self.prefixes.clear()
         self.circuits.clear()
+        self.first_outputs.clear()
 
     def allows(self, model: str, now_s: float) -> bool:
         """Whether a model works there, as far as known."""
@@ -85,6 +96,10 @@ class Placement:
         loads: What is known of the engines, by their numbers.
         seed: Of the policy `random`.
         clock: Seconds, monotonic.
+
+    Attributes:
+        when_circuit_changes: Called with an engine, a model and what has happened to its circuit
+            there, for other processes.
     """
 
     def __init__(
@@ -101,6 +116,7 @@ class Placement:
         self._number = 0
         self._chained: tuple[str, list[int]] = "", []  # of the request that was looked up last
         self._listeners: dict[str, int] = {}
+        self.when_circuit_changes: Callable[[int, str, CircuitEvent], object] = _ignore
 
     def takes(
         self, requests: Sequence[Request], without: frozenset[int] = frozenset()
@@ -120,12 +136,14 @@ class Placement:
             without: Engines that must not get them.
 
         Raises:
-            Overloaded: The limits of requests in flight are reached.
+            Overloaded: The limits of requests in flight are reached, or on every engine the
+                predicted wait is longer than its limit.
         """
         accepting = self.takes(requests, without)
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
+            accepting = self._within_wait(accepting, requests[0])
         model, now_s = requests[0].model, self._clock()
         accepting = [one for one in accepting if one.allows(model, now_s)] or accepting
         replica = self._listeners.get(requests[0].listener) if requests[0].listener else None
@@ -139,11 +157,15 @@ class Placement:
     def place_request(self, replica: int, request: Request) -> float:
         """Count a request that was sent to an engine; return its predicted work."""
         load, work = self.loads[replica], self._predictor.predict(request)
+        if self._is_waited_for(request):
+            first_outputs = load.first_outputs.setdefault(request.model, FirstOutputs())
+            first_outputs.place(request.request_id, self._work(load, work), self._clock())
         load.num_in_flight += 1
         load.work += work
         self._number += 1
-        if (circuit := load.circuits.get(request.model)) is not None:
-            circuit.start(self._clock())
+        circuit = load.circuits.get(request.model)
+        if circuit is not None and circuit.state(self._clock()) is CircuitState.HALF_OPEN:
+            self._change_circuit(replica, request.model, CircuitEvent.PROBED)
         if request.listener:
             self._listeners.pop(request.listener, None)
             self._listeners[request.listener] = replica
@@ -153,6 +175,15 @@ class Placement:
             pieces = [piece.digest for piece in request.prompt.encode_inputs]
             load.prefixes.place(request.model, [*self._chain(request), *pieces])
         return work
+
+    def end_wait(self, replica: int, request: Request, *, has_output: bool) -> None:
+        """Note that a request has its first output, or waits no more; the first call counts."""
+        if (known := self.loads[replica].first_outputs.get(request.model)) is None:
+            return
+        if has_output:
+            known.come(request.request_id, self._clock())
+        else:
+            known.drop(request.request_id)
 
     def end(self, replica: int, work: float) -> None:
         """Count a request that has left an engine; `work` is what `place_request` returned."""
@@ -168,22 +199,24 @@ class Placement:
             model: The request's model.
             works: False: the engine failed to run it; None: the end says nothing of the engine.
         """
-        circuits = self.loads[replica].circuits
         if works is False:
-            return circuits.setdefault(model, CircuitBreaker()).fail(self._clock())
-        if works:
-            circuits.pop(model, None)  # a new one is closed
-        elif model in circuits:
-            circuits[model].skip()
+            return self._change_circuit(replica, model, CircuitEvent.FAILED)
+        if model in self.loads[replica].circuits:
+            event = CircuitEvent.WORKS if works else CircuitEvent.SKIPPED
+            self._change_circuit(replica, model, event)
         return False
+
+    def change_circuit(self, replica: int, model: str, event: CircuitEvent) -> bool:
+        """Change a circuit as another process has; return whether that has opened it."""
+        return change_circuit(self.loads[replica].circuits, model, event, self._clock())
+
+    def _change_circuit(self, replica: int, model: str, event: CircuitEvent) -> bool:
+        self.when_circuit_changes(replica, model, event)
+        return self.change_circuit(replica, model, event)
 
     def open_circuits(self, replica: int) -> dict[str, str]:
         """Return the state of each circuit of an engine that is not closed, by model."""
-        now_s = self._clock()
-        states = {name: one.state(now_s) for name, one in self.loads[replica].circuits.items()}
-        return {
-            name: state.value for name, state in states.items() if state is not CircuitState.CLOSED
-        }
+        return open_circuits(self.loads[replica].circuits, self._clock())
 
     def learn(self, model: str, num_entries: int) -> None:
         """Learn from the length of an answer that has ended by itself."""
@@ -211,6 +244,47 @@ class Placement:
             )
         return below
 
+    def _within_wait(self, accepting: list[ReplicaLoad], request: Request) -> list[ReplicaLoad]:
+        """Return the engines on which a request is predicted to have its first output in time.
+
+        An engine without requests is one of them, so that there is always something to learn from.
+        """
+        if not self._is_waited_for(request):
+            return accepting
+        most_s, mean = self._options.max_wait_s, self._predictor.predict(request)
+        waits_s = [self._wait_s(load, request.model, mean) for load in accepting]
+        found = [one for one, wait_s in zip(accepting, waits_s, strict=True) if wait_s <= most_s]
+        if accepting and not found:
+            least_s = min(waits_s)
+            raise Overloaded(
+                f"the first output would take {least_s * 1e3:.0f} ms, and the limit is "
+                f"{most_s * 1e3:g} ms (--max-wait-ms); retry later",
+                retry_after_s=max(1, ceil(least_s - most_s)),
+            )
+        return found
+
+    def _is_waited_for(self, request: Request) -> bool:
+        """Whether the time until a request's first output is limited, and says how busy it is.
+
+        What is not played while it is made is scheduled behind what is, text that is still to be
+        written comes at any time, and in a live session nobody can be asked to try again.
+        """
+        return (
+            self._options.max_wait_s > 0
+            and request.streams
+            and not (request.continues or request.is_idle_work)
+            and not (request.open_input or request.awaits_engine)
+        )
+
+    def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:
+        if not _num_in_flight(load) or (known := load.first_outputs.get(model)) is None:
+            return 0.0
+        return known.predict_s(self._work(load, mean), self._clock())
+
+    def _work(self, load: ReplicaLoad, mean: float) -> float:
+        """Return the work that an engine has, if requests of other processes have the mean."""
+        return load.work + mean * load.num_elsewhere
+
     def _candidates(self, loads: Sequence[ReplicaLoad], request: Request) -> list[Candidate]:
         chain = self._chain(request) if self._looks_up else []
         mean = self._predictor.predict(request)
@@ -218,7 +292,7 @@ class Placement:
             Candidate(
                 load.replica,
                 _num_in_flight(load),
-                load.work + mean * load.num_elsewhere,
+                self._work(load, mean),
                 self._num_cached(load, request, chain),
                 not load.has_waiting,
             )
@@ -232,6 +306,10 @@ class Placement:
         num_pieces = sum(prefixes.has(model, p.digest) for p in request.prompt.encode_inputs)
         num_pages = prefixes.num_known(model, chain)
         return num_pages * self._options.page_size + num_pieces * _ENCODED_POSITIONS
+
+
+def _ignore(replica: int, model: str, event: CircuitEvent) -> None:
+    del replica, model, event
 
 
 def _num_in_flight(load: ReplicaLoad) -> int:

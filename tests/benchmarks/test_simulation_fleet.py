@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulation.arrivals import Arrival, Playback
+from benchmarks.simulation.arrivals import Arrival, Playback, percentile_ms
+from benchmarks.simulation.batching_delay import STREAMS
 from benchmarks.simulation.device import Script, SimulatedModel, SimulatedPrompt
 from benchmarks.simulation.fleet import Failure, Fleet, FleetShape
 from benchmarks.simulation.machine import Machine
-from benchmarks.simulation.scale import Demand, Prices, bill
+from benchmarks.simulation.scale import Demand, Prices, bill, tiny_machine, workload
 from izwi.config import EngineConfig
 from izwi.request.request import Request
 from izwi.router.options import RouterOptions
@@ -80,6 +81,27 @@ def test_the_router_policy_chooses_the_engine() -> None:
 def test_limits_of_the_router_refuse() -> None:
     _, played = play(FleetShape((2,), RouterOptions("least_load", max_in_flight_each=1)), 5)
     assert [one.refused for one in played] == [False, False, True, True, True]
+
+
+@pytest.mark.slow
+def test_an_overload_of_four_times_keeps_first_audio_near_that_of_idle_engines() -> None:
+    """Two engines with the embedded model's prices serve 4.8 streams a second; 19 come."""
+    arrivals, scripts = workload(19.0, 400)
+
+    def p95_ms(router: RouterOptions, arrivals: list[Arrival]) -> float:
+        fleet = Fleet(FleetShape((2,), router), STREAMS, tiny_machine(), EngineConfig(), scripts)
+        played = fleet.run(arrivals)
+        accepted = [one for one in played if not one.refused]
+        assert len(accepted) >= 60
+        assert all(one.audio_s == pytest.approx(52 * FRAME_S) for one in accepted)
+        # the first half teaches what the engines take
+        times_s = [one.first_audio_s for one in played[len(played) // 2 :] if one.chunks]
+        return percentile_ms(times_s, 95) or 0.0
+
+    idle = p95_ms(LEAST_LOAD, [Arrival(200 * one.at_s, one.request) for one in arrivals[:60]])
+    assert p95_ms(LEAST_LOAD, arrivals) > 5 * idle
+    limited = RouterOptions("least_load", max_wait_s=1.4 * idle / 1e3)
+    assert p95_ms(limited, arrivals) <= 1.5 * idle
 
 
 def test_arrivals_of_a_lost_region_take_the_longer_way() -> None:

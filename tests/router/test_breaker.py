@@ -94,6 +94,27 @@ def test_a_model_that_fails_everywhere_is_still_tried(made):
     assert made.choose([asked("a")]) == 0
 
 
+def test_what_one_process_sees_of_an_engine_all_know(made):
+    loads = [ReplicaLoad(number, accepts=True) for number in range(2)]
+    other = Placement(RouterOptions("least_load"), loads, clock=made.clock)
+    made.when_circuit_changes = other.change_circuit
+    other.when_circuit_changes = made.change_circuit
+    for number in range(MOST_FAILURES):  # in turn
+        (made, other)[number % 2].note_outcome(0, "toy", works=False)
+    assert made.open_circuits(0) == other.open_circuits(0) == {"toy": "open"}
+    made.clock.now_s = FIRST_REST_S
+    other.place_request(0, asked("probe"))
+    assert made.choose([asked("a")]) == other.choose([asked("a")]) == 1, "one probe in all"
+    other.note_outcome(0, "toy", works=None)
+    assert made.choose([asked("a")]) == 0
+    made.place_request(0, asked("probe"))
+    made.note_outcome(0, "toy", works=True)
+    assert made.open_circuits(0) == other.open_circuits(0) == {}
+    other.note_outcome(1, "toy", works=False)
+    made.note_outcome(1, "toy", works=True)
+    assert not other.loads[1].circuits, "failures in a row, of all"
+
+
 def test_a_new_engine_starts_closed(made):
     fail(made, MOST_FAILURES)
     made.loads[0].clear()

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from izwi.checkpoints.registry import Registry
 from izwi.host.allocator import IDLE_S
+from izwi.router.breaker import CircuitEvent
 from izwi_api.http.metrics import Restarts
 from izwi_api.http.server import Server
 from izwi_api.serve import api_server_process
@@ -20,16 +21,19 @@ from izwi_api.serve.api_server_process import ApiServer, Targets
 from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     Alive,
+    CircuitChanged,
     Control,
     Drained,
     EngineAccepts,
     EngineDraining,
     EngineGone,
     EngineUp,
+    Operate,
     Ready,
     Restarted,
 )
 from izwi_api.serve.listen_sockets import url_of
+from izwi_api.serve.operator_socket import ReadMetrics
 from izwi_api.serve.process_log import log_memory
 
 
@@ -51,6 +55,9 @@ class Engine:
     def accept(self, replica):
         self.notes.append(("accept", replica))
 
+    def change_circuit(self, replica, model, event):
+        self.notes.append(("circuit", replica, model, event))
+
     def give_up(self):
         self.notes.append("give up")
 
@@ -67,7 +74,8 @@ async def world(monkeypatch):
     control = Control(theirs)
     config = uvicorn.Config(lambda: None)
     found.models = ChangingModels(control, Registry(), found.engine)
-    targets = Targets(found.engine, found.models, found.restarts)
+    found.operations = SimpleNamespace(start=lambda message: found.engine.notes.append(message))
+    targets = Targets(found.engine, found.models, found.restarts, found.operations)
     found.server = ApiServer(config, found.drain, 1.0, control, targets)
     yield found
     asyncio.get_running_loop().remove_reader(control.fileno())
@@ -133,6 +141,18 @@ async def test_it_reports_that_the_requests_of_a_replica_have_moved(world):
         ("disconnect", 1),
     ]
     assert world.supervisor.receive() == [Drained(1), Drained(1)]
+
+
+async def test_it_learns_what_others_have_seen_of_an_engine(world):
+    world.supervisor.send(CircuitChanged(1, "tts", CircuitEvent.PROBED))
+    world.server._read_messages()
+    assert world.engine.notes == [("circuit", 1, "tts", CircuitEvent.PROBED)]
+
+
+async def test_it_carries_out_what_an_operator_asks_the_supervisor(world):
+    world.supervisor.send(Operate(3, ReadMetrics()))
+    world.server._read_messages()
+    assert world.engine.notes == [Operate(3, ReadMetrics())]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

@@ -12,7 +12,7 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.errors import EngineFault
 from izwi.request.request import Reason
-from izwi.router.breaker import MOST_FAILURES
+from izwi.router.breaker import MOST_FAILURES, CircuitEvent
 from tests.engine.toy import ToySpeech, ToyText, toy_request
 from tests.serve.over_sockets import EngineSide
 from tests.serve.test_remote_engine import endless, entries, read
@@ -98,10 +98,13 @@ async def test_text_that_was_written_before_goes_along():
 async def test_a_model_that_keeps_failing_gets_no_requests_there():
     async with Fallible() as world:
         world.poison(0, *(f"r{n}" for n in range(40)))
+        shared = []
+        world.router.share_circuits(lambda *change: shared.append(change))
         for n in range(2 * MOST_FAILURES):
             assert (await answer(world, endless(f"r{n}", n, 9)))[-1].reason is Reason.LENGTH
         broken, whole = world.router.replicas
         assert (dict(broken.circuits), dict(whole.circuits)) == ({"toy": "open"}, {})
+        assert shared == [(0, "toy", CircuitEvent.FAILED)] * MOST_FAILURES
         asked_before = world.sides[0].lines._engine._arrivals
         for n in range(20, 26):
             assert (await answer(world, endless(f"r{n}", n, 9)))[-1].reason is Reason.LENGTH
@@ -113,6 +116,9 @@ async def test_a_model_that_keeps_failing_gets_no_requests_there():
         world.die(0)
         await world.restart(0)
         assert not world.router.replicas[0].circuits
+        for change in shared:  # another API server has seen the same
+            world.router.change_circuit(*change)
+        assert world.router.replicas[0].circuits == {"toy": "open"}
 
 
 async def test_readers_that_leave_do_not_open_a_circuit():

@@ -13,11 +13,16 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from izwi.errors import IzwiError
+from izwi_api.schemas.warm_file import WarmFile, WarmVoice
 from izwi_api.serve.operator_socket import (
     DrainReplica,
     ListReplicas,
+    LoadServed,
+    ReadMetrics,
     RestartReplicas,
     ResumeReplica,
+    WarmReplicas,
     ask_supervisor,
 )
 from tests.api.conftest import wait_for
@@ -141,6 +146,17 @@ def test_streams_of_a_lost_engine_go_on_at_the_same_byte(server, undisturbed, ho
     heard = heard_when_disturbed(server, how, 4, 32)
     assert heard == undisturbed
     assert all(status == 200 and num_bytes > 100_000 for status, num_bytes, _ in heard)
+
+
+def test_an_operator_reads_metrics_and_warms_without_http(server):
+    text = ask_supervisor(server.port, ReadMetrics()).text
+    ready = [line for line in text.splitlines() if line.startswith("izwi_replica{")]
+    assert len(ready) >= 2
+    wanted = WarmFile(voice=(WarmVoice("izwi-tiny-tts", "amber"),))
+    warmed = ask_supervisor(server.port, WarmReplicas(wanted, 1)).text
+    assert warmed == "replica 1: 1 of 1"
+    with pytest.raises(IzwiError, match="--manage-models"):
+        ask_supervisor(server.port, LoadServed("izwi-tiny-asr"))
 
 
 @pytest.mark.slow

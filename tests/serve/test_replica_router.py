@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,30 @@ async def test_limits_of_requests_in_flight_refuse_before_anything_is_sent():
         await read(streams[0])
         await until(lambda: sum(load.num_in_flight for load in world.router._loads) == 2)
         await until(lambda: sum(load.num_elsewhere for load in world.router._loads) == 0)
+
+
+async def test_waits_for_first_outputs_are_learned_and_limit_what_is_accepted():
+    options = RouterOptions("least_load", 4, max_wait_s=60.0)
+    async with Replicas(1, options=options) as world:
+        for number in range(10):
+            await read(world.router.submit(endless(f"a{number}", number, 3)))
+        (known,) = (load.first_outputs["toy"] for load in world.router._loads)
+        assert 0.0 < known.predict_s(1e9, time.monotonic()) < 60.0
+        paused = world.router.submit(endless("paused", 1, 200))
+        paused.pause()
+        assert not known._pending, "its caller may pause it for long"
+        paused.abort()
+        stays = world.router.submit(endless("stays", 1, 200))
+        async with stays:
+            await anext(stays)
+            # as if all others had waited for long
+            for number in range(300):
+                known.place(f"slow-{number}", 0.0, time.monotonic() - 90.0)
+                known.come(f"slow-{number}", time.monotonic())
+            with pytest.raises(Overloaded, match="--max-wait-ms") as refused:
+                world.router.submit(endless("b", 1, 5))
+            assert 30 <= refused.value.retry_after_s <= 90
+            assert not any(engine.runs("b") for engine in world.engines)
 
 
 async def test_an_id_that_runs_on_another_engine_is_refused():

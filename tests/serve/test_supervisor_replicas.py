@@ -13,18 +13,29 @@ import msgspec
 import pytest
 
 from izwi.errors import EngineStopped, IzwiError
+from izwi.router.breaker import CircuitEvent
 from izwi_api.serve.control import (
     ApiServerGone,
+    CircuitChanged,
     Drained,
     EngineAccepts,
     EngineDraining,
     EngineGone,
     EngineUp,
     Failed,
+    Operate,
+    Operated,
     Ready,
     Restarted,
 )
-from izwi_api.serve.operator_socket import ListReplicas, Report, ask_supervisor, socket_path
+from izwi_api.serve.operator_socket import (
+    ListReplicas,
+    LoadServed,
+    Report,
+    UnloadServed,
+    ask_supervisor,
+    socket_path,
+)
 from izwi_api.serve.options import ReplicaOptions
 from tests.serve.virtual_processes import World
 
@@ -129,6 +140,60 @@ def test_one_engine_publishes_nothing_and_opens_no_socket(monkeypatch):
     world.leave_at(2.0)
     assert seen == [False]
     assert not world.engines[0].spec.publishes_prefixes
+
+
+def test_circuits_are_shared_by_api_servers_and_shown_until_their_engine_ends(monkeypatch):
+    world = Replicated(monkeypatch, num_api_servers=2)
+    failed = CircuitChanged(1, "tts", CircuitEvent.FAILED)
+    for number in range(5):  # of two API servers in turn
+        world.later(2.0, partial(lambda n: world.api_servers[n % 2].say(failed), number))
+    world.later(2.0, lambda: world.api_servers[0].say(CircuitChanged(7, "tts", failed.event)))
+    world.ask(2.5, type="list")
+    world.ask(8.5, type="list")
+    world.later(9.0, lambda: world.api_servers[1].die(1))
+    world.later(12.0, lambda: world.engines[1].die(7))
+    world.ask(14.0, type="list")
+    world.leave_at(15.0)
+    first, second, new = heard(world, CircuitChanged)
+    assert (len(first), len(second), len(new)) == (2, 3, 5)
+    assert {*first, *second, *new} == {failed}
+    shown = [[one.circuits for one in report.replicas] for _, report in world.reports]
+    assert shown == [[{}, {"tts": "open"}], [{}, {"tts": "half_open"}], [{}, {}]]
+
+
+def test_a_server_of_one_engine_obeys_operators_if_wanted_and_an_api_server_answers(monkeypatch):
+    world = Replicated(monkeypatch, replicas=ReplicaOptions(), operators=True, num_api_servers=2)
+
+    def answer(server, *said):
+        (asked,) = [one for one in server.heard if isinstance(one, Operate)]
+        server.say(Operated(asked.number, *said))
+
+    world.ask(2.0, type="metrics")
+    world.later(2.5, lambda: answer(world.api_servers[0], "izwi_up 1.0\n"))
+    world.later(3.0, lambda: world.api_servers[0].heard.clear())
+    world.ask(3.0, type="load", name="tts")
+    world.later(3.5, lambda: answer(world.api_servers[0], "", "no room"))
+    world.ask(4.0, type="unload", name="tts")
+    world.later(4.5, lambda: world.api_servers[0].die(1))
+    world.leave_at(20.0)
+    assert [heard.command for heard in heard(world, Operate)[0]] == [
+        LoadServed("tts"),
+        UnloadServed("tts"),
+    ]
+    reports = [(report.text, report.error) for _, report in world.reports]
+    assert reports == [
+        ("izwi_up 1.0\n", ""),
+        ("", "no room"),
+        ("", "its API server has ended"),
+    ]
+
+
+def test_without_an_api_server_nothing_is_passed_on(monkeypatch):
+    world = Replicated(monkeypatch, num_api_servers=1)
+    world.later(2.0, lambda: world.api_servers[0].die(1))
+    world.ask(2.1, type="metrics")
+    world.leave_at(5.0)
+    assert [report.error for _, report in world.reports] == ["no API server is ready; retry later"]
 
 
 def test_an_engine_that_dies_is_shown_and_replaced_and_the_other_is_left_alone(monkeypatch):

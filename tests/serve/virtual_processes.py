@@ -127,6 +127,7 @@ class World:
         drain_s=20.0,
         record=None,
         replicas=None,
+        operators=False,
         **settings,
     ):
         self.now_s = 1000.0
@@ -138,7 +139,7 @@ class World:
         self._settings = Settings(**{"hung_after_s": 1e9, **settings})
         self.options = ServeOptions(
             *((), RuntimeOptions("cpu", "float32"), EngineConfig(), self._settings, drain_s),
-            *(num_api_servers, record, replicas or ReplicaOptions()),
+            *(num_api_servers, record, replicas or ReplicaOptions(), operators),
         )
         fake = {
             "time": SimpleNamespace(monotonic=lambda: self.now_s),

@@ -11,6 +11,7 @@ from izwi_api.cli import (
     bench,
     chat,
     clone,
+    ctl,
     doctor,
     draw,
     keys,
@@ -87,4 +88,5 @@ app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
 app.add_typer(replicas.app, name="replicas")
+app.add_typer(ctl.app, name="ctl")
 app.add_typer(ray_cluster.app, name="ray")

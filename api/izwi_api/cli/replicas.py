@@ -94,5 +94,6 @@ def _print(report: Report, *, as_json: bool) -> None:
             continue
         age = "" if one.ready_s is None else f"ready for {one.ready_s:.0f} s"
         process = "" if one.pid is None else f"process {one.pid}"
-        parts = (str(one.replica), one.device, one.status, process, age, one.reason)
+        circuits = ", ".join(f"{model}: circuit {state}" for model, state in one.circuits.items())
+        parts = (str(one.replica), one.device, one.status, process, age, one.reason, circuits)
         typer.echo("\t".join(part for part in parts if part))

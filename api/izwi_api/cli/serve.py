@@ -34,6 +34,7 @@ from izwi_api.settings import (
     APIS,
     DEFAULT_MODELS,
     Access,
+    Degradation,
     ImageModel,
     Settings,
     api_names,
@@ -46,6 +47,8 @@ from izwi_api.settings import (
 )
 from izwi_api.usage.keys import KeyRing
 from izwi_api.voices.reference_hosts import OPTION, parse_host
+
+_MS = 1e3  # milliseconds of a second
 
 SpeculateOption = Annotated[
     str,
@@ -217,6 +220,34 @@ MaxInFlightOption = Annotated[
 MaxInFlightEachOption = Annotated[
     int, typer.Option(min=0, help="Requests that one replica may have at a time; 0: no limit.")
 ]
+MaxWaitOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Refuse a stream whose first output is predicted to take longer; 0: no limit.",
+    ),
+]
+CtlOption = Annotated[
+    bool,
+    typer.Option(
+        "--ctl", help="Accept `izwi ctl` of this user on this machine; always with --replicas."
+    ),
+]
+DegradeAtOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Degrade answers of a chat model while so many requests wait for it; 0: never.",
+    ),
+]
+DegradeMaxTokensOption = Annotated[
+    int,
+    typer.Option(min=0, help="Most tokens of an answer then; fewer if more wait. 0: no limit."),
+]
+DegradeToOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SMALLER", help="The chat model that answers then; repeatable."),
+]
 PlaceOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -325,8 +356,13 @@ def serve(
     router: RouterOption = "prefix",
     max_in_flight: MaxInFlightOption = 0,
     max_in_flight_each: MaxInFlightEachOption = 0,
+    max_wait_ms: MaxWaitOption = 0.0,
     min_ready: MinReadyOption = 1,
     place: PlaceOption = None,
+    degrade_at: DegradeAtOption = 0,
+    degrade_max_tokens: DegradeMaxTokensOption = 0,
+    degrade_to: DegradeToOption = None,
+    ctl: CtlOption = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
@@ -357,6 +393,8 @@ def serve(
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
         settings = replace(settings, warm=_warm_file(warm))
+        degradation = read_degradation(degrade_at, degrade_max_tokens, degrade_to or ())
+        settings = replace(settings, degradation=degradation)
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         if images is not None:
             settings = replace(settings, image_model=read_image_model(images))
@@ -368,11 +406,12 @@ def serve(
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings, record) and not in_process else 0
         require_one_of("--router", router, tuple(ROUTER_POLICIES))
-        routing = RouterOptions(router, config.page_size, max_in_flight, max_in_flight_each)
+        limits = max_in_flight, max_in_flight_each, max_wait_ms / _MS
+        routing = RouterOptions(router, config.page_size, *limits)
         used = parse_devices(replicas, devices, device, tensor_parallel)
         places = parse_places(place or ())
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
-        options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines)
+        options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines, ctl)
         check_replicas(options)
         with _drawing(options, images_mib << 20) as options:
             _run(options, host, port)
@@ -409,7 +448,7 @@ def _warm_file(path: Path | None) -> Path | None:
     """Return the absolute path of a file that can be read. Raises InvalidRequest."""
     if path is None:
         return None
-    from izwi_api.services.warming import read_warm_file
+    from izwi_api.schemas.warm_file import read_warm_file
 
     read_warm_file(path)
     return path.absolute()
@@ -447,6 +486,33 @@ def parse_devices(
     return names or ((device,) * num_devices if num_devices > 1 else ())
 
 
+def parse_smaller(entries: Sequence[str]) -> dict[str, str]:
+    """Read `NAME=SMALLER` entries. Raises InvalidRequest."""
+    smaller: dict[str, str] = {}
+    for entry in entries:
+        name, _, other = entry.partition("=")
+        if not name or not other or name == other or name in smaller:
+            raise InvalidRequest(
+                "--degrade-to must be like 'chat-8b=chat-1b', once for each model, got {entry!r}",
+                param="degrade_to",
+            )
+        smaller[name] = other
+    return smaller
+
+
+def read_degradation(waiting: int, max_tokens: int, smaller: Sequence[str]) -> Degradation | None:
+    """Return how answers are degraded under load; None: never. Raises InvalidRequest."""
+    if not (waiting or max_tokens or smaller):
+        return None
+    if not waiting or not (max_tokens or smaller):
+        raise InvalidRequest(
+            "--degrade-at says when answers are degraded, and --degrade-max-tokens or --degrade-to "
+            "how: give both",
+            param="degrade_at",
+        )
+    return Degradation(waiting, max_tokens, parse_smaller(smaller))
+
+
 def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Read `NAME=0,1` entries. Raises InvalidRequest."""
     places: dict[str, tuple[int, ...]] = {}
@@ -463,6 +529,13 @@ def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def check_replicas(options: ServeOptions) -> None:
     """Refuse what several engine processes cannot do. Raises InvalidRequest."""
+    limits_wait = options.replicas.router.max_wait_s > 0
+    if (limits_wait or options.operators) and not options.num_api_servers:
+        raise InvalidRequest(
+            f"{'--max-wait-ms' if limits_wait else '--ctl'} needs API servers in processes of "
+            "their own: leave out --in-process and --api-servers 0",
+            param="max_wait_ms" if limits_wait else "ctl",
+        )
     if options.replicas.tensor_parallel > 1 and not options.num_api_servers:
         raise InvalidRequest(
             "--tensor-parallel needs API servers in processes of their own: leave out "

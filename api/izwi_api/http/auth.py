@@ -44,7 +44,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SUBPROTOCOL = "openai-insecure-api-key."
 # Response headers that pages of other sites may read.
 ANSWER_HEADERS = (
-    *("x-request-id", "retry-after", "x-should-retry", "x-izwi-ignored"),
+    *("x-request-id", "retry-after", "x-should-retry", "x-izwi-ignored", "x-izwi-degraded"),
     *(
         f"x-ratelimit-{what}-{of}"
         for what in ("limit", "remaining", "reset")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi_api.telemetry.calls import Call, CallObserver, current_call, traceparent_of
@@ -12,6 +12,7 @@ from izwi_api.telemetry.calls import Call, CallObserver, current_call, tracepare
 # Paths that machines ask again and again; they use no model.
 _NOT_OBSERVED: Collection[str] = frozenset({"/livez", "/readyz", "/metrics"})
 _STATUS_OF_SOCKET = 101
+DEGRADED = "x-izwi-degraded"  # what was changed because the model is loaded
 
 
 class ObserveCalls:
@@ -62,6 +63,8 @@ def _see(call: Call, message: Message) -> None:
     match message["type"]:
         case "http.response.start" | "websocket.http.response.start":
             call.status = message["status"]
+            if call.degraded:
+                MutableHeaders(scope=message)[DEGRADED] = call.degraded
         case "websocket.accept":
             call.status = _STATUS_OF_SOCKET
         case "websocket.close" if call.status == 499:

@@ -28,6 +28,7 @@ from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.pipeline import Pipeline, choose_pipeline
 from izwi_api.services.chat.transcribed_turns import transcribe_turns
 from izwi_api.services.context import Services
+from izwi_api.services.models.degradation import degraded
 from izwi_api.services.models.served import ServedModel
 from izwi_api.usage.metering import key_name
 
@@ -82,6 +83,8 @@ async def _write_answer(
     """
     # Without a seed each call gets another answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS), texts)
+
+    model = degraded(services.registry, model, ask, services.settings.degradation)
 
     async def open_seen() -> Answers[ChatAnswer]:
         seen = await with_pixels(services, model, ask)

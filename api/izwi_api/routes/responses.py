@@ -25,6 +25,7 @@ from izwi_api.services.chat.answer import ChatAnswer, open_answer
 from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.response_events import Event, ResponseWriter
 from izwi_api.services.context import Services
+from izwi_api.services.models.degradation import degraded
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.store.responses import StoredConversation, StoredResponses
 from izwi_api.telemetry.calls import current_call
@@ -58,6 +59,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
         call.conversation_id = before.conversation_id
     ask = response_input(body, before.messages, secrets.randbits(_SEED_BITS))
     model = services.registry.chat(body.model)
+    model = degraded(services.registry, model, ask, services.settings.degradation)
     seeing = partial(with_pixels, services, model, ask)
     writer = ResponseWriter(body, f"resp_{uuid4().hex}")
     events = _opened_events(model, seeing, writer, kept, before)

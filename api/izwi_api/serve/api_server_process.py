@@ -24,6 +24,7 @@ from izwi_api.serve.app import create_app
 from izwi_api.serve.changing_models import ChangingModels
 from izwi_api.serve.control import (
     ApiServerSpec,
+    CircuitChanged,
     Control,
     Drained,
     EngineAccepts,
@@ -32,12 +33,14 @@ from izwi_api.serve.control import (
     EngineUp,
     ForgetModel,
     ModelChanged,
+    Operate,
     Ready,
     Restarted,
     ServeModel,
     child_process,
 )
 from izwi_api.serve.listen_sockets import ListenSocket
+from izwi_api.serve.operations import Operations
 from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.replica_router import ReplicaRouter
@@ -58,11 +61,13 @@ class Targets:
         engine: The app's engine client.
         models: Follows models that come and go.
         restarts: What the app's metrics say of restarts.
+        operations: Carries out commands of operators.
     """
 
     engine: ReplicaRouter
     models: ChangingModels
     restarts: Restarts
+    operations: Operations
 
 
 class ApiServer(Server):
@@ -86,6 +91,7 @@ class ApiServer(Server):
     ):
         super().__init__(config, drain, drain_s)
         self._models, self._restarts = targets.models, targets.restarts
+        self._operations = targets.operations
         self._running, self._control, self._engine = drain, control, targets.engine
         self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when the last one arrived
 
@@ -131,6 +137,10 @@ class ApiServer(Server):
                     self._control.send(Drained(message.replica))
                 case EngineAccepts():
                     self._engine.accept(message.replica)
+                case CircuitChanged():
+                    self._engine.change_circuit(message.replica, message.model, message.event)
+                case Operate():
+                    self._operations.start(message)
                 case Restarted():
                     self._restarts.engines = message.engines
                     self._restarts.api_servers = message.api_servers
@@ -189,6 +199,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
     models = ChangingModels(control, registry, engine)
     if spec.settings.manage_models:
         engine.changes = models
+    engine.share_circuits(lambda *change: control.send(CircuitChanged(*change)))
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     omit_queries()
     state: AppState = app.state.izwi
@@ -200,7 +211,8 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         ListenSocket(fileno=number) for number in spec.listen_sockets
     ]
     config = api_server_config(app, spec)
-    targets = Targets(engine, models, state.metrics.restarts)
+    operations = Operations(control, state, engine.running)
+    targets = Targets(engine, models, state.metrics.restarts, operations)
     ApiServer(config, state.drain, spec.drain_s, control, targets).run(listen_sockets)
 
 

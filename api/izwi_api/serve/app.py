@@ -30,6 +30,7 @@ from izwi_api.http.request_id import RequestId
 from izwi_api.http.telemetry import ObserveCalls
 from izwi_api.routes import ROUTERS
 from izwi_api.routes.openapi import REFUSALS
+from izwi_api.schemas.warm_file import read_warm_file
 from izwi_api.services.context import Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.images import ImageDecoder
@@ -39,7 +40,7 @@ from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
 from izwi_api.services.store.responses import StoredResponses
-from izwi_api.services.warming import Warming, read_warm_file
+from izwi_api.services.warming import Warming
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.telemetry.calls import CallObserver
@@ -136,6 +137,10 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     aliases, checks = settings.model_aliases, not settings.manage_models
     models = ServedModels(engine, registry, aliases, checks=checks)
+    if settings.degradation is not None and checks:
+        from izwi_api.services.models.degradation import check_degradation
+
+        check_degradation(settings.degradation, models)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer, metrics.count_turn
     services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None

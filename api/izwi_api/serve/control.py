@@ -20,9 +20,11 @@ import msgspec
 from izwi.config import EngineConfig
 from izwi.errors import IzwiError
 from izwi.ops.ranks import RankPlace
+from izwi.router.breaker import CircuitEvent
 from izwi_api.console import code_of
 from izwi_api.environment import read_log
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.operator_socket import PassedOn
 from izwi_api.serve.options import ReplicaOptions
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.settings import Settings
@@ -159,6 +161,34 @@ class Drained(msgspec.Struct, tag=True, frozen=True):
     replica: int
 
 
+class CircuitChanged(msgspec.Struct, tag=True, frozen=True):
+    """From an API server, and to all others: what has happened to a circuit of an engine."""
+
+    replica: int
+    model: str
+    event: CircuitEvent
+
+
+class Operate(msgspec.Struct, tag=True, frozen=True):
+    """To an API server: carry out a command of an operator."""
+
+    number: int
+    command: PassedOn
+
+
+class Operated(msgspec.Struct, tag=True, frozen=True):
+    """From an API server: the command of that number has ended.
+
+    Attributes:
+        text: What was asked for.
+        error: Why it was refused; empty if it was not.
+    """
+
+    number: int
+    text: str = ""
+    error: str = ""
+
+
 class LoadModel(msgspec.Struct, tag=True, frozen=True):
     """From an API server: serve another model.
 
@@ -255,6 +285,9 @@ Message = (
     | EngineDraining
     | EngineAccepts
     | Drained
+    | CircuitChanged
+    | Operate
+    | Operated
     | Restarted
     | LoadModel
     | UnloadModel

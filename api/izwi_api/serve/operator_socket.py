@@ -1,4 +1,4 @@
-"""Commands of an operator on this machine, to the supervisor: list, drain, resume, restart.
+"""Commands of an operator on this machine, to the supervisor: list, drain, metrics, load, ...
 
 They arrive at a Unix socket in a folder that only this user can access, named by the server's port.
 One JSON line is a command, one JSON line the answer; then the connection closes.
@@ -19,10 +19,14 @@ from pathlib import Path
 import msgspec
 
 from izwi.errors import EngineStopped, IzwiError
+from izwi_api.schemas.warm_file import WarmFile
 
 logger = logging.getLogger(__name__)
 
-_MOST_BYTES = 4096  # of a command
+_MOST_BYTES = 1 << 20  # of a command
+_READ_BYTES = 1 << 16
+# Seconds that an operator may take to read the answer; the supervisor waits.
+_ANSWER_S = 2.0
 _MOST_CONNECTIONS = 16
 # Seconds that a command may take: to drain, API servers have 10.
 _PATIENCE_S = 30.0
@@ -52,7 +56,32 @@ class RestartReplicas(msgspec.Struct, tag="restart", frozen=True):
     replicas: tuple[int, ...] = ()
 
 
-OperatorCommand = ListReplicas | DrainReplica | ResumeReplica | RestartReplicas
+class ReadMetrics(msgspec.Struct, tag="metrics", frozen=True):
+    """Return the server's metrics as Prometheus' text."""
+
+
+class WarmReplicas(msgspec.Struct, tag="warm", frozen=True):
+    """Compute what requests will share, on all replicas or on one."""
+
+    wanted: WarmFile
+    replica: int | None = None
+
+
+class LoadServed(msgspec.Struct, tag="load", frozen=True):
+    """Serve another model, if the server has --manage-models."""
+
+    name: str
+
+
+class UnloadServed(msgspec.Struct, tag="unload", frozen=True):
+    """Serve a model no more, likewise."""
+
+    name: str
+
+
+# What the supervisor passes on to an API server.
+PassedOn = ReadMetrics | WarmReplicas | LoadServed | UnloadServed
+OperatorCommand = ListReplicas | DrainReplica | ResumeReplica | RestartReplicas | PassedOn
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
@@ -67,6 +96,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
         ready_s: Seconds for which it has been ready, or None.
         num_starts: Processes so far.
         reason: Why the last process ended by itself; empty if the present one is ready.
+        circuits: Models that keep failing there, as `ReplicaReport.circuits`.
     """
 
     replica: int
@@ -76,13 +106,19 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     ready_s: float | None
     num_starts: int
     reason: str
+    circuits: dict[str, str] = {}
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The answer to a command: all replicas, and why the command was refused, if it was."""
+    """The answer to a command: all replicas, what was asked for, and why it was refused, if it was.
+
+    Attributes:
+        text: Of commands that an API server carries out.
+    """
 
     replicas: list[ReplicaInfo]
     error: str = ""
+    text: str = ""
 
 
 _commands: msgspec.json.Decoder[OperatorCommand] = msgspec.json.Decoder(OperatorCommand)
@@ -101,7 +137,7 @@ class Operator:
     def read(self) -> bool:
         """Read what has arrived; return whether a command is complete. Closes bad connections."""
         try:
-            received = self._stream.recv(_MOST_BYTES)
+            received = self._stream.recv(_READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -123,6 +159,7 @@ class Operator:
     def answer(self, report: Report) -> None:
         """Send the answer, and close."""
         with suppress(OSError):
+            self._stream.settimeout(_ANSWER_S)  # metrics may be more than the socket holds
             self._stream.sendall(_encoder.encode(report) + b"\n")
         self.close()
 
@@ -167,7 +204,7 @@ class OperatorSocket:
             listener.bind(str(path))
             listener.listen(_MOST_CONNECTIONS)
         except OSError as error:
-            logger.warning("`izwi replicas` cannot reach this server: %s", error)
+            logger.warning("`izwi replicas` and `izwi ctl` cannot reach this server: %s", error)
             yield
             return
         ours = cls(listener, selector, carry_out)
@@ -224,17 +261,17 @@ def _check_folder(folder: Path) -> None:
         raise PermissionError(errno.EACCES, "others can access it", str(folder))
 
 
-def ask_supervisor(port: int, command: OperatorCommand) -> Report:
+def ask_supervisor(port: int, command: OperatorCommand, patience_s: float = _PATIENCE_S) -> Report:
     """Send a command to the supervisor of the server at a port, and wait for the answer.
 
     Raises:
-        EngineStopped: No server with several replicas runs at the port as this user.
+        EngineStopped: No server with an operator socket runs at the port as this user.
         IzwiError: The command was refused.
     """
     received = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-            stream.settimeout(_PATIENCE_S)
+            stream.settimeout(patience_s)
             stream.connect(str(socket_path(port)))
             stream.sendall(_encoder.encode(command) + b"\n")
             while not received.endswith(b"\n") and (piece := stream.recv(1 << 16)):
@@ -243,7 +280,7 @@ def ask_supervisor(port: int, command: OperatorCommand) -> Report:
     except (OSError, msgspec.MsgspecError) as error:
         raise EngineStopped(
             f"no server with several replicas answers for port {port} on this machine; start one "
-            "with `izwi serve --replicas N`, or name its port with --port"
+            "with `izwi serve --replicas N` or --ctl, or name its port with --port"
         ) from error
     if report.error:
         raise IzwiError(report.error)

@@ -67,6 +67,14 @@ class Router(Protocol):
         """Count a request of an engine; return its predicted work."""
         ...
 
+    def has_output(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Note that the reader of a request was given its first output."""
+        ...
+
+    def paused(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Note that a request was paused by its caller."""
+        ...
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has ended with a chunk, or moves to another engine."""
         ...
@@ -413,6 +421,8 @@ class RemoteEngine:
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
             resumable.set_paused(paused, asyncio.get_running_loop().time())
+            if paused and self.router is not None:
+                self.router.paused(self, resumable)
         self._send_command(wire.Pause(request_id, paused))
         self._trials.try_next()
 
@@ -584,7 +594,10 @@ class RemoteEngine:
             if chunk.reason is not None:
                 del self._resumables[chunk.request_id]
             assert self._loop is not None
+            had_output = resumable.has_output
             resumable.give(chunk, self._loop.time())
+            if self.router is not None and resumable.has_output and not had_output:
+                self.router.has_output(self, resumable)
             if chunk.reason is not None:
                 self._trials.forget(resumable)
                 if self.router is not None:

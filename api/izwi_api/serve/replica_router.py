@@ -25,6 +25,7 @@ from izwi.engine_client.protocol import (
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
+from izwi.router.breaker import CircuitEvent
 from izwi.router.options import RouterOptions
 from izwi.router.placement import Placement, ReplicaLoad
 from izwi_api.serve.remote_engine import RemoteEngine, is_fault
@@ -147,7 +148,8 @@ class ReplicaRouter:
             EngineStopped: No engine is running.
             InvalidRequest: A request with the same id is running.
             ModelNotFound: The model was unloaded meanwhile.
-            Overloaded: The limits of requests in flight are reached.
+            Overloaded: The limits of requests in flight are reached, or the predicted wait is too
+                long.
         """
         if len(self._engines) > 1:
             for request in requests:
@@ -239,6 +241,19 @@ class ReplicaRouter:
             self._loads[replica].accepts = True
             self._collect()
 
+    def share_circuits(self, tell: Callable[[int, str, CircuitEvent], object]) -> None:
+        """Call a function with each change of a circuit here, for other API servers."""
+        self._placement.when_circuit_changes = tell
+
+    def change_circuit(self, replica: int, model: str, event: CircuitEvent) -> None:
+        """Change a circuit as another API server has."""
+        if replica < len(self._loads) and self._placement.change_circuit(replica, model, event):
+            _log_open(replica, model)
+
+    def running(self) -> list[RemoteEngine]:
+        """Return the clients of the engines that run, in order."""
+        return [engine for engine in self._engines if engine.alive]
+
     def give_up(self) -> None:
         """End all requests that wait for an engine with EngineStopped: no engine will start."""
         for engine in self._engines:
@@ -267,8 +282,17 @@ class ReplicaRouter:
         """Count a request; return its predicted work."""
         return self._placement.place_request(engine.replica, request)
 
+    def has_output(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Learn how long a request has waited for its first output."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=True)
+
+    def paused(self, engine: RemoteEngine, resumable: ResumableRequest) -> None:
+        """Wait no longer for the first output of a request: its caller may pause it for long."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=False)
+
     def ended(self, engine: RemoteEngine, resumable: ResumableRequest, last: Chunk | None) -> None:
         """Count a request that has left an engine."""
+        self._placement.end_wait(engine.replica, resumable.request, has_output=False)
         self._placement.end(engine.replica, resumable.work)
         if last is None:
             return
@@ -289,7 +313,7 @@ class ReplicaRouter:
     ) -> None:
         model = resumable.request.model
         if self._placement.note_outcome(engine.replica, model, works=works):
-            logger.warning("%s keeps failing on replica %d", model, engine.replica)
+            _log_open(engine.replica, model)
 
     def refused(self, engine: RemoteEngine, resumables: Sequence[ResumableRequest]) -> bool:
         """Send requests that an engine has not begun to another one, if one is left."""
@@ -352,3 +376,7 @@ class ReplicaRouter:
         with suppress(Overloaded):
             return self._placement.choose([request])
         return self._placement.choose([replace(request, continues=True)])
+
+
+def _log_open(replica: int, model: str) -> None:
+    logger.warning("%s keeps failing on replica %d", model, replica)

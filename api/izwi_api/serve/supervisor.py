@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from izwi.checkpoints.registry import named
 from izwi.errors import InvalidRequest, StartFailed
+from izwi.router.breaker import CircuitBreaker, CircuitEvent, change_circuit, open_circuits
 from izwi_api.console import BAD_INPUT, messages
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.child import Backoff, Child, start_process
@@ -29,6 +30,7 @@ from izwi_api.serve.control import (
     BEAT_S,
     ApiServerGone,
     ApiServerSpec,
+    CircuitChanged,
     Drained,
     EngineAccepts,
     EngineDraining,
@@ -41,6 +43,8 @@ from izwi_api.serve.control import (
     ModelChanged,
     ModelKnown,
     ModelRemoved,
+    Operate,
+    Operated,
     Ready,
     RemoveModel,
     Restarted,
@@ -52,6 +56,7 @@ from izwi_api.serve.operator_socket import (
     ListReplicas,
     Operator,
     OperatorSocket,
+    PassedOn,
     ReplicaInfo,
     Report,
     RestartReplicas,
@@ -103,6 +108,7 @@ class _Replica:
         num_drains: How often its requests were moved on request.
         undrained: API servers that have not moved its requests yet.
         when_drained: What waits for them.
+        circuits: Of models that fail there, as all API servers together have seen them.
     """
 
     number: int
@@ -118,6 +124,7 @@ class _Replica:
     num_drains: int = 0
     undrained: set[str] = field(default_factory=set)
     when_drained: list[Callable[[], None]] = field(default_factory=list)
+    circuits: dict[str, CircuitBreaker] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
@@ -180,6 +187,8 @@ class Supervisor:
         self._api_servers: set[Child] = set()
         self._first_models: dict[str, Mapping[str, Path]] = {}  # with which each was started
         self._numbers = count()
+        # by number: commands that API servers carry out, each with the name of its API server
+        self._operations: dict[int, tuple[Operator, str]] = {}
         self._num_replaced = 0  # API servers that were started again
         self._timers: list[_Timer] = []
         self._leaving: set[Child] = set()  # engines of models that were unloaded
@@ -327,6 +336,10 @@ class Supervisor:
                 case Drained():
                     if message.replica in self._replicas:
                         self._note_drained(self._replicas[message.replica], child.name)
+                case CircuitChanged():
+                    self._change_circuit(child, message)
+                case Operated():
+                    self._end_operation(message)
                 case LoadModel():
                     self._folders[message.name] = message.folder
                     self._roster.load(message.name, message.folder, _to(child, message.name))
@@ -336,6 +349,15 @@ class Supervisor:
                     self._roster.known(child.name, message.name)
                 case ModelRemoved() if replica is not None:
                     self._roster.model_removed(replica.number, message.name)
+
+    def _change_circuit(self, sender: Child, message: CircuitChanged) -> None:
+        """Note what one API server has seen of an engine, and let the others know."""
+        if (replica := self._replicas.get(message.replica)) is None or not replica.is_ready:
+            return
+        change_circuit(replica.circuits, message.model, message.event, time.monotonic())
+        for api_server in self._api_servers:
+            if api_server.is_ready and api_server is not sender:
+                api_server.control.send(message)
 
     def _replica_of(self, child: Child) -> _Replica | None:
         return None if child.replica is None else self._replicas.get(child.replica)
@@ -405,6 +427,10 @@ class Supervisor:
         api_server.control.send(EngineUp(self._address_of(replica.child.name), replica.number))
         if not replica.accepts:
             api_server.control.send(EngineDraining(replica.number, is_hung=replica.is_hung))
+        for model, circuit in replica.circuits.items():
+            failed = CircuitChanged(replica.number, model, CircuitEvent.FAILED)
+            for _ in range(circuit.num_failures):
+                api_server.control.send(failed)
 
     def _look(self) -> None:
         """Kill processes that have stopped responding."""
@@ -441,6 +467,7 @@ class Supervisor:
         replica = self._replica_of(child)
         if replica is not None:
             replica.child, replica.is_hung = None, False
+            replica.circuits.clear()
             self._roster.engine_ended(replica.number)
             self._notify_api_servers(EngineGone(replica.number))
         else:
@@ -471,6 +498,9 @@ class Supervisor:
         self._api_servers.discard(api_server)
         self._first_models.pop(api_server.name, None)
         self._roster.api_server_gone(api_server.name)
+        for number, (_, name) in list(self._operations.items()):
+            if name == api_server.name:
+                self._end_operation(Operated(number, error="its API server has ended"))
         for replica in self._replicas.values():
             if replica.child is not None and replica.is_ready:
                 replica.child.control.send(ApiServerGone(api_server.name))
@@ -574,7 +604,21 @@ class Supervisor:
         # SIGTERM ends it at once: a request that could not move waits for the next process
         self._drain(replica, child.process.terminate)
 
-    def _report(self, error: str = "") -> Report:
+    def _pass_on(self, operator: Operator, command: PassedOn) -> None:
+        """Let an API server carry out a command."""
+        ready = [one for one in self._api_servers if one.is_ready]
+        if not ready:
+            operator.answer(self._report("no API server is ready; retry later"))
+            return
+        number, api_server = next(self._numbers), min(ready, key=lambda one: one.name)
+        self._operations[number] = operator, api_server.name
+        api_server.control.send(Operate(number, command))
+
+    def _end_operation(self, message: Operated) -> None:
+        operator, _ = self._operations.pop(message.number)
+        operator.answer(self._report(message.error, message.text))
+
+    def _report(self, error: str = "", text: str = "") -> Report:
         now_s = time.monotonic()
         return Report(
             [
@@ -586,10 +630,12 @@ class Supervisor:
                     now_s - child.ready_s if child is not None and child.is_ready else None,
                     replica.num_starts,
                     replica.reason,
+                    open_circuits(replica.circuits, now_s),
                 )
                 for replica in self._replicas.values()
             ],
             error,
+            text,
         )
 
     def _carry_out(self, operator: Operator) -> None:
@@ -619,6 +665,8 @@ class Supervisor:
                 self._to_restart += [one for one in wanted if one not in self._to_restart]
                 self._restart_next()
                 operator.answer(self._report())
+            case _:
+                self._pass_on(operator, command)
 
     def _drain_for(self, operator: Operator, replica: _Replica) -> None:
         if not self._others_accept(replica):
@@ -634,8 +682,8 @@ class Supervisor:
 
     @contextmanager
     def _operators(self) -> Iterator[None]:
-        """Listen for commands of operators, if there are several replicas."""
-        if len(self._replicas) == 1:
+        """Listen for commands of operators, if there are several replicas or if it is wanted."""
+        if len(self._replicas) == 1 and not self._serve_options.operators:
             yield
             return
         port = self._listen_sockets[0].getsockname()[1]

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
-from pathlib import Path
-from typing import Annotated
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from izwi.engine_client.protocol import EngineClient
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import IzwiError
 from izwi.host.threads import compute
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
 from izwi.inputs.speech import SpeechInput
 from izwi.model.frontend import Frontend
 from izwi.request.request import Request
+from izwi_api.schemas.warm_file import WarmFile, WarmPrompt, WarmVoice
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.services.models.served import ServedModel
 from izwi_api.services.voices.names import resolve_voice
@@ -33,40 +30,6 @@ logger = logging.getLogger(__name__)
 
 # What is said with a voice to warm it: little, and with no more than two frames.
 _WORDS, _FRAMES = "Hello.", 3
-
-
-class WarmPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The system prompt of conversations with a chat model."""
-
-    model: str
-    system: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class WarmVoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A voice of a speech model, also a cloned one: its clip is then encoded."""
-
-    model: str
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class WarmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What engines compute when they start."""
-
-    prompt: tuple[WarmPrompt, ...] = ()
-    voice: tuple[WarmVoice, ...] = ()
-
-
-def read_warm_file(path: Path) -> WarmFile:
-    """Read a TOML file with tables `[[prompt]]` and `[[voice]]`.
-
-    Raises:
-        InvalidRequest: It is not readable, or has something else.
-    """
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(fields, WarmFile)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequest(f"--warm {path}: {error}", param="warm") from error
 
 
 class Warming:

@@ -89,6 +89,7 @@ class Call:
         turn: What is known of an answer of a live session; None for other calls.
         key: What metrics call the caller's API key (`ApiKey.label`); empty without one.
         conversation_id: Of the conversation that it continues or begins; None if it has no id.
+        degraded: What was changed because its model is loaded, such as `max_tokens=100`.
     """
 
     observer: CallObserver
@@ -103,6 +104,7 @@ class Call:
     turn: Turn | None = None
     key: str = ""
     conversation_id: str | None = None
+    degraded: str = ""
 
     def watch(
         self, requests: Sequence[Request], answers: Iterable[Answer], frontend: Frontend

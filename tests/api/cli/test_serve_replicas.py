@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
+from izwi.router.options import RouterOptions
 from izwi_api.cli.serve import check_replicas, parse_devices, parse_places
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.operator_socket import socket_path
@@ -67,10 +69,11 @@ def test_devices_that_are_no_multiple_of_the_ranks_are_refused():
         parse_devices(2, "cuda:0,cuda:1", "auto", 2)
 
 
-def options(devices, num_api_servers=1, record=None, tensor_parallel=1):
+def options(devices, num_api_servers=1, record=None, tensor_parallel=1, **routing):
     runtime = RuntimeOptions("cpu", "float32")
     loads = ((), runtime, EngineConfig(), Settings(), 1.0)
-    engines = ReplicaOptions(devices, tensor_parallel=tensor_parallel)
+    router = RouterOptions(**routing)
+    engines = ReplicaOptions(devices, router, tensor_parallel=tensor_parallel)
     return ServeOptions(*loads, num_api_servers, record, engines)
 
 
@@ -79,6 +82,18 @@ def test_a_split_engine_needs_a_process_of_its_own():
     check_replicas(options(two, 1, Path("all.jsonl"), 2))
     with pytest.raises(InvalidRequest, match="--tensor-parallel needs API servers in processes"):
         check_replicas(options(two, 0, None, 2))
+
+
+def test_a_limited_wait_needs_a_router():
+    check_replicas(options((), 1, max_wait_s=0.1))
+    with pytest.raises(InvalidRequest, match="--max-wait-ms needs API servers in processes"):
+        check_replicas(options((), 0, max_wait_s=0.1))
+
+
+def test_operators_reach_a_supervisor_only():
+    check_replicas(dataclasses.replace(options(()), operators=True))
+    with pytest.raises(InvalidRequest, match="--ctl needs API servers in processes"):
+        check_replicas(dataclasses.replace(options((), 0), operators=True))
 
 
 def test_what_several_engines_cannot_do_is_refused():

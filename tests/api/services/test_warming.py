@@ -13,9 +13,10 @@ from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, Role
+from izwi_api.schemas.warm_file import WarmFile, WarmPrompt, WarmVoice, read_warm_file
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
-from izwi_api.services.warming import WarmFile, Warming, WarmPrompt, WarmVoice, read_warm_file
+from izwi_api.services.warming import Warming
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, FakeSpeech

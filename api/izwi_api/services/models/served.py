@@ -112,6 +112,7 @@ class ServedModel(Generic[FrontendT_co]):
         is_live: Its requests are those of a live session. They have priority, and if the engine
             process has died, they wait for the next one: the user cannot be asked to repeat what
             they said.
+        max_entries: Most entries of its answers, while it is loaded; None: as they ask.
     """
 
     name: str
@@ -119,6 +120,7 @@ class ServedModel(Generic[FrontendT_co]):
     fingerprint: str
     engine: EngineClient
     is_live: bool = False
+    max_entries: int | None = None
 
     def can(self, capability: Capability) -> bool:
         """Return whether the model has a capability."""
@@ -153,6 +155,9 @@ class ServedModel(Generic[FrontendT_co]):
     def _addressed(self, request: Request) -> Request:
         """Return a request that says who asks, in which call, and how urgently."""
         caller, call = current_caller.get(), current_call.get()
+        if self.max_entries is not None and self.max_entries < request.max_entries:
+            fewest = max(self.max_entries, request.min_entries)
+            request = replace(request, max_entries=min(fewest, request.max_entries))
         correlation = None if call is None else call.correlation
         if self.is_live:
             request = replace(request, priority=LIVE_PRIORITY, awaits_engine=True)
