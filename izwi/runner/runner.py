@@ -114,6 +114,8 @@ class Runner:
         self._arena = backend.state_arena(specs, config.max_running)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self.compilations = Compilations()
+        with backend.running():
+            backend.try_products()
         self._graphs = None
         if config.graphs:
             self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
