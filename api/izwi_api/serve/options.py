@@ -90,6 +90,7 @@ class ServeOptions:
         num_api_servers: Processes for HTTP; with 0 everything runs in one process.
         record: File to append to, or None.
         replicas: The engines, and how requests are placed on them.
+        adapters: Folders of adapters, by "MODEL:ADAPTER".
     """
 
     sources: tuple[str, ...]
@@ -100,3 +101,4 @@ class ServeOptions:
     num_api_servers: int = 1
     record: Path | None = None
     replicas: ReplicaOptions = field(default_factory=ReplicaOptions)
+    adapters: Mapping[str, Path] = field(default_factory=dict)
