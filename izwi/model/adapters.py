@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.arrays import Float32
+from izwi.model.scalings import InputScaling
 from izwi.model.step_batch import Row
 from izwi.ops.protocol import Array, AttentionContext, Ops
 
@@ -44,6 +45,14 @@ class ProductUpdate:
 ProductUpdates = Mapping[str, ProductUpdate]
 
 
+class AddsToProducts(Protocol):
+    """What is added to the products of a pass, such as `RowUpdates`."""
+
+    def add(self, name: str, x: Array, y: Array) -> Array:
+        """Return the result of a product, given its weight's name, its input and its result."""
+        ...
+
+
 class AdaptedStack(Protocol):
     """The part of a model that adapters change."""
 
@@ -60,7 +69,12 @@ class AdaptedStack(Protocol):
         """
         ...
 
-    def run(self, x: Array, context: AttentionContext, updates: RowUpdates) -> Array:
+    @property
+    def scalings(self) -> Sequence[InputScaling]:
+        """Inputs of its products that may be scaled before weights are rounded, in their order."""
+        ...
+
+    def run(self, x: Array, context: AttentionContext, updates: AddsToProducts) -> Array:
         """Do the same as `Model.run`, with what adapters add to some positions."""
         ...
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from izwi.model.adapters import (
+    AddsToProducts,
     MatrixUpdate,
     ProductUpdate,
     ProductUpdates,
-    RowUpdates,
     joined_update,
 )
+from izwi.model.scalings import InputScaling
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.ops.attention import divide
 from izwi_models.qwen3.config import MLP_NORM, NORM, DecoderConfig, layer_matrices, tensor_shapes
@@ -31,6 +32,29 @@ class AdaptedStack:
         """Shapes of the weights that adapters may change, by name in the checkpoint."""
         return adaptable(self._config, self._prefix)
 
+    @property
+    def scalings(self) -> list[InputScaling]:
+        """Inputs that may be scaled: values and what is gated first, since they are rounded after.
+
+        A query head reads the values of the key-value head that it shares.
+        """
+        found: list[InputScaling] = []
+        spec = self._config.attention
+        for n in range(self._config.num_hidden_layers):
+            layer = f"{self._prefix}layers.{n}."
+            sources = {
+                _OUT: ("self_attn.v_proj.weight", spec.head_dim),
+                _QKV: (NORM, 0),
+                _DOWN: ("mlp.up_proj.weight", 0),
+                _GATE_UP: (MLP_NORM, 0),
+            }
+            for (product, parts), (source, block) in sources.items():
+                repeats = spec.num_heads // spec.num_kv_heads if block else 1
+                names = tuple(f"{layer}{part}.weight" for part in parts)
+                product = f"{layer}{product}.weight"
+                found.append(InputScaling(product, names, layer + source, block, repeats))
+        return found
+
     def product_updates(self, matrices: Mapping[str, MatrixUpdate]) -> ProductUpdates:
         """Join the updates of joined weights, and put them on the device."""
         made: dict[str, ProductUpdate] = {}
@@ -47,7 +71,7 @@ class AdaptedStack:
                     made[f"{layer}{product}.weight"] = ProductUpdate(down, up)
         return made
 
-    def run(self, x: Array, context: AttentionContext, updates: RowUpdates) -> Array:
+    def run(self, x: Array, context: AttentionContext, updates: AddsToProducts) -> Array:
         """Run the stack as `izwi_models.qwen3.decoder.decode`, by the parts of its products.
 
         On a CPU these are what fused products are composed of, so positions without an adapter have
