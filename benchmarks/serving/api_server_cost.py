@@ -137,6 +137,14 @@ class InstantRegistry:
         del name
         return self._model
 
+    def adapter(self, name: str) -> None:
+        """None: no name is an adapter's."""
+
+    def adapters_of(self, name: str) -> list[str]:
+        """Return none."""
+        del name
+        return []
+
     def fingerprint(self, name: str) -> str:
         """Return the same text for every model."""
         return name

@@ -287,6 +287,10 @@ class Backend(ModelBackend, Protocol):
         """Prepare the sampling of a model's entries."""
         ...
 
+    def try_products(self) -> None:
+        """Try what products with the loaded weights need once, so that no request waits for it."""
+        ...
+
     def own_copy(self, x: Array) -> Array:
         """Return a copy of an array that keeps no other memory alive."""
         ...

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from izwi.checkpoints.adapter_folder import CONFIG
 from izwi.checkpoints.gguf_folder import folder_name, write_folder
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi.model.family import Family
@@ -25,13 +26,18 @@ def home_folder() -> Path:
 
 def added() -> dict[str, Path]:
     """Return the folders of added checkpoints by name."""
+    return _having("config.json")
+
+
+def added_adapters() -> dict[str, Path]:
+    """Return the folders of added adapters by name."""
+    return _having(CONFIG)
+
+
+def _having(file: str) -> dict[str, Path]:
     models = home_folder() / "models"
     try:
-        return {
-            entry.name: entry
-            for entry in sorted(models.iterdir())
-            if (entry / "config.json").is_file()
-        }
+        return {entry.name: entry for entry in sorted(models.iterdir()) if (entry / file).is_file()}
     except OSError:
         return {}
 

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from izwi.checkpoints.added import added, default_name, folder_of_gguf, is_gguf
+from izwi.checkpoints.adapter_folder import adapter_ref, check_adapter, is_adapter
+from izwi.checkpoints.added import added, added_adapters, default_name, folder_of_gguf, is_gguf
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.gguf_folder import gguf_path
 from izwi.checkpoints.hub import DownloadProgress, Report, fetch, is_hub_id
@@ -26,6 +27,7 @@ from izwi.model.frontend import (
     check_capability,
 )
 from izwi.model.protocol import Model, ModelBackend
+from izwi.request.adapter import AdapterRef
 
 ENTRY_POINT = "izwi.models"
 # Names that an operator may give to a model.
@@ -99,11 +101,15 @@ class Loaded:
         frontend: The frontend.
         fingerprint: A short text that changes with the checkpoint.
         model: The model; None if the registry has no backend.
+        folder: The folder.
+        adapter: It is an adapter, and the frontend that of its model; None: it is a checkpoint.
     """
 
     frontend: Frontend
     fingerprint: str
     model: Model | None = None
+    folder: Path = Path()
+    adapter: AdapterRef | None = None
 
 
 class Registry:
@@ -123,6 +129,8 @@ class Registry:
         self.models: dict[str, Model] = {}
         self._fingerprints: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
+        self._served_from: dict[str, Path] = {}
+        self._adapters: dict[str, AdapterRef] = {}
 
     def load(self, source: str, name: str | None = None, *, offline: bool = False) -> str:
         """Load a checkpoint and serve it.
@@ -148,7 +156,7 @@ class Registry:
         """Load the checkpoint that `named` found for a source, and serve it; raises as `load`."""
         if Path(source).is_dir() or name != source:
             self._folders[name] = folder
-        self.serve(name, self.read(folder))
+        self.serve(name, self.read(folder, name))
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
         """Return the folder for a name from an untrusted caller; paths are never accepted.
@@ -162,6 +170,8 @@ class Registry:
             ModelNotFound: The name is none of these, or the hub has no such id.
         """
         folder = self._folders.get(name) or embedded().get(name) or added().get(name)
+        if folder is None and self.base_of(name) in self.frontends:
+            folder = added_adapters().get(name.rpartition(":")[2])
         if folder is not None:
             return folder
         if not is_hub_id(name):
@@ -174,18 +184,59 @@ class Registry:
             report(DownloadProgress("downloading"))
         return fetch(name, offline=offline, report=report)
 
-    def read(self, folder: Path) -> Loaded:
-        """Read a checkpoint without serving it. Raises CheckpointError."""
+    def read(self, folder: Path, name: str) -> Loaded:
+        """Read a checkpoint, or an adapter of a served model, without serving it.
+
+        Args:
+            folder: Its folder.
+            name: The name that it will have; of an adapter "MODEL:ADAPTER".
+
+        Raises:
+            CheckpointError: It is broken, or an adapter of another model.
+            ModelNotFound: The adapter's model is not served.
+        """
+        if is_adapter(folder):
+            return self._read_adapter(folder, name)
         family = family_of(folder)
         frontend = family.load_frontend(folder)
         model = None if self._backend is None else family.load_model(folder, self._backend)
-        return Loaded(frontend, _fingerprint(folder), model)
+        return Loaded(frontend, _fingerprint(folder), model, folder)
+
+    def _read_adapter(self, folder: Path, name: str) -> Loaded:
+        base = self.base_of(name)
+        frontend = self.model(base)
+        if base in self._adapters:
+            raise ModelNotFound(f"{base!r} is an adapter itself", param="model")
+        place = self._served_from[base]
+        shapes = family_of(place).read_sizes(place).adaptable
+        if not shapes:
+            raise CheckpointError(f"{folder}: the model {base!r} takes no adapters")
+        check_adapter(folder, shapes)
+        ref = adapter_ref(name, folder)
+        fingerprint = f"{self._fingerprints[base]}-{ref.digest[:16]}"
+        return Loaded(frontend, fingerprint, None, folder, ref)
+
+    @staticmethod
+    def base_of(name: str) -> str:
+        """Return the name of an adapter's model; empty if the name has none."""
+        return name.rpartition(":")[0]
+
+    def adapter(self, name: str) -> AdapterRef | None:
+        """Return the adapter that a name stands for; None for a model as it is."""
+        return self._adapters.get(name)
+
+    def adapters_of(self, name: str) -> list[str]:
+        """Return the names of the served adapters of a model."""
+        return [one for one in self._adapters if self.base_of(one) == name]
 
     def serve(self, name: str, loaded: Loaded) -> None:
         """Serve a model under a name."""
         # New dictionaries: other threads go through the old ones.
         self.frontends = {**self.frontends, name: loaded.frontend}
         self._fingerprints = {**self._fingerprints, name: loaded.fingerprint}
+        self._served_from = {**self._served_from, name: loaded.folder}
+        if loaded.adapter is not None:
+            self._adapters = {**self._adapters, name: loaded.adapter}
         if loaded.model is not None:
             self.models = {**self.models, name: loaded.model}
 
@@ -194,6 +245,7 @@ class Registry:
         self.model(name)
         self.frontends = {n: frontend for n, frontend in self.frontends.items() if n != name}
         self.models = {n: model for n, model in self.models.items() if n != name}
+        self._adapters = {n: adapter for n, adapter in self._adapters.items() if n != name}
 
     def names(self) -> list[str]:
         """Names of all models, in the order in which they were loaded."""

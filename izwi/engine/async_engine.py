@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from izwi.checkpoints.adapter_folder import is_adapter
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import Observer, SteppingThread
 from izwi.engine_client.output_stream import Stream, failure
@@ -114,7 +115,8 @@ class AsyncEngine:
                 loads no models.
             EngineStopped: The engine is not running.
         """
-        del folder
+        if is_adapter(folder):
+            return  # read with the first request
         if model is None:
             raise InvalidRequest("this process loads no models", param="model")
         done = self._thread.change(name, lambda: self._engine.add(name, model))

@@ -151,6 +151,8 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
+        if request.adapter is not None:
+            sequence.adapter = worker.runner.adapters.load(request.adapter)
         if request.grammar is not None:
             sequence.drawing.grammar = worker.runner.grammars.start(request.grammar)
         worker.set_up_sequence(sequence, log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from izwi.model.encoders import EncoderSizes, Encodes, EncodesPadded, EncodesWhole
 from izwi.model.layers import CacheSpec
@@ -29,6 +29,7 @@ class ModelSizes:
         whole_encoders: Its encoders that take pieces as they are, and have no graphs.
         weights: Shapes of all tensors; of a model that is loaded, none.
         packable: Names of matrices that may stay packed: see `ModelBackend.load_weights`.
+        adaptable: Shapes (out, in) of the weights that adapters may change, by name.
     """
 
     layers: tuple[CacheSpec, ...]
@@ -40,6 +41,7 @@ class ModelSizes:
     whole_encoders: tuple[EncoderSizes, ...] = ()
     weights: tuple[TensorShapes, ...] = ()
     packable: frozenset[str] = frozenset()
+    adaptable: TensorShapes = field(default_factory=dict)
 
     def of_parts(self, parts: Mapping[str, Part]) -> ModelSizes:
         """Return the same with parts of some tensors, which then do not stay packed."""

@@ -83,6 +83,7 @@ class Row(Span, frozen=True, eq=False, gc=False):
             penalty.
         allowed: Ids that its grammar allows next; None if no grammar has begun.
         memo: What samplers derived from the log, kept with it.
+        adapter: Its adapter on the device, `izwi.model.adapters.ProductUpdates`, or None.
     """
 
     key: int
@@ -94,6 +95,7 @@ class Row(Span, frozen=True, eq=False, gc=False):
     adjusts: bool
     allowed: Any
     memo: dict[Any, Any]
+    adapter: Any = None
 
     @property
     def emits(self) -> bool:

@@ -138,10 +138,13 @@ class RequestRecorder:
         """Record a request from now on, if it can be rebuilt from its input.
 
         Alignments are not recorded, because no entry depends on earlier ones. Neither are requests
-        whose text is written while they run, unless their input has the first ids of the turn.
+        whose text is written while they run, unless their input has the first ids of the turn, or
+        those with adapters, which a replay would not find.
         """
         kinds = SpeechInput | TranscriptionInput | ChatInput | ConversationInput
         ask = request.ask
+        if request.adapter is not None:
+            return
         if request.open_input and not (isinstance(ask, SpeechInput) and ask.turn_ids):
             return
         if isinstance(ask, kinds):

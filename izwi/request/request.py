@@ -19,6 +19,7 @@ from izwi.inputs.chat import ChatInput
 from izwi.inputs.conversation import ConversationInput
 from izwi.inputs.grammar import Grammar
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
+from izwi.request.adapter import AdapterRef
 from izwi.request.correlation import Correlation
 from izwi.request.digests import digest_array
 from izwi.request.timing import Timing
@@ -180,6 +181,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         caller: Who asked; callers have equal shares where the device is short. See
             `izwi.fairness.callers`.
         correlation: The call that it is part of, for logs and traces; None outside calls.
+        adapter: The adapter of the model that it runs with; None: the model as it is.
     """
 
     request_id: str
@@ -210,6 +212,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     ) = None
     caller: str = ""
     correlation: Correlation | None = None
+    adapter: AdapterRef | None = None
 
     @property
     def is_idle_work(self) -> bool:

@@ -287,6 +287,7 @@ class Sequence:
         output_positions: Positions of the prompt at which entries are drawn; empty if they follow
             the prompt.
         encode_ends: As `KnowsEncodeEnds.encode_ends`; empty if all are needed.
+        adapter: The request's adapter on the device; None without one.
     """
 
     request: Request
@@ -306,6 +307,7 @@ class Sequence:
     num_prompt: int = field(init=False)
     output_positions: tuple[int, ...] = field(init=False)
     encode_ends: tuple[int, ...] = field(init=False)
+    adapter: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.encoded = [None] * len(self.request.prompt.encode_inputs)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from izwi.cache.radix import page_chain
+from izwi.request.adapter import salted
 from izwi.request.request import Request
 
 # Leading pages of a prompt that are looked up.
@@ -20,7 +21,7 @@ def prompt_chain(request: Request, page_size: int) -> list[int]:
     They equal those that engines publish (`izwi.cache.memory.PagedMemory.digests`).
     """
     keys = request.prompt.content_keys[: _MOST_PAGES * page_size]
-    return page_chain(keys.tolist(), page_size)
+    return page_chain(salted(keys.tolist(), request.adapter), page_size)
 
 
 class KnownPrefixes:

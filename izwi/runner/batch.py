@@ -83,6 +83,7 @@ def row_of(sequence: Sequence, start: int, stop: int, draft: Entries = ()) -> Ro
         drawing.adjusts,
         grammar.follow(emitted) if grammar is not None and drawn and track == 0 else None,
         drawing.memo,
+        sequence.adapter,
     )
 
 

@@ -21,12 +21,14 @@ from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model.layers import KVSpec
 from izwi.model.protocol import ChoosesTracks, Model, RepeatsPrompts, TakesStreamedText
-from izwi.model.step_batch import StepBatch
+from izwi.model.step_batch import Row, StepBatch
 from izwi.model.tracks import Codec, frame_track
 from izwi.ops.protocol import Array
+from izwi.request.adapter import salted
 from izwi.request.request import EncodeInput, Entries, Request
 from izwi.request.sequence import Sequence
 from izwi.request.track_log import Entry, TrackProgress
+from izwi.runner.adapters import Adapters
 from izwi.runner.batch import batch_of, draw, run_each, span_of
 from izwi.runner.encoding import EncodedCache, Encoders
 from izwi.runner.rank_orders import StepEncoder
@@ -82,6 +84,7 @@ class Runner:
         self._model, self._ops = model, backend.ops
         self.backend = backend
         self.grammars = Grammars(model)
+        self.adapters = Adapters(model, backend.ops)
         frames = frame_track(model.tracks)
         self.num_codebooks = max(track.num_codebooks for track in model.tracks)
         self._frames = model.tracks[frames or 0]
@@ -114,6 +117,8 @@ class Runner:
         self._arena = backend.state_arena(specs, config.max_running)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self.compilations = Compilations()
+        with backend.running():
+            backend.try_products()
         self._graphs = None
         if config.graphs:
             self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
@@ -197,7 +202,9 @@ class Runner:
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Return content keys of positions [start, stop) of prompt and log."""
-        return self._model.content_keys(span_of(sequence, start, stop))
+        keys = self._model.content_keys(span_of(sequence, start, stop))
+        adapter = sequence.request.adapter
+        return keys if adapter is None else salted(keys, adapter)
 
     def positions_ready(self, sequence: Sequence) -> int:
         """Return how many positions have known inputs, for a sequence with open input."""
@@ -240,7 +247,7 @@ class Runner:
             return None
         try:
             batch = batch_of(rows)
-            if not self._graphs.takes(batch):
+            if self._is_adapted(batch.rows) or not self._graphs.takes(batch):
                 return None
             drawn = self.launch_batch(batch)
         except Exception:  # `forward` finds the row that fails
@@ -252,6 +259,10 @@ class Runner:
         assert self._graphs is not None
         with self._on_all_ranks(batch, launched=True):
             return self._graphs.launch(batch)
+
+    def _is_adapted(self, rows: Seq[Row]) -> bool:
+        """Return whether any row has an adapter; such steps are not captured."""
+        return self.adapters.are_used and any(row.adapter is not None for row in rows)
 
     def _on_all_ranks(self, batch: StepBatch, *, launched: bool) -> AbstractContextManager[None]:
         """Let the other ranks, if there are any, run a batch beside the work inside."""
@@ -297,7 +308,8 @@ class Runner:
 
     def run(self, batch: StepBatch) -> tuple[list[list[int]], dict[int, Logprobs]]:
         """Run a batch over these pages, and those of other ranks, and wait for its entries."""
-        if self._graphs is not None and self._graphs.takes(batch):
+        is_adapted = self._is_adapted(batch.rows)
+        if self._graphs is not None and not is_adapted and self._graphs.takes(batch):
             with self._on_all_ranks(batch, launched=False):
                 return self._graphs.launch(batch)()
         # before other ranks hear of it, so that they never wait for a row that cannot be embedded
@@ -306,7 +318,11 @@ class Runner:
             return self._run_embedded(batch, x)
 
     def _run_embedded(self, batch: StepBatch, x: Array) -> DrawnEntries:
-        hidden = self._model.run(x, self._kv.context(batch.rows))
+        context = self._kv.context(batch.rows)
+        if self._is_adapted(batch.rows):
+            hidden = self.adapters.run(batch.rows, x, context)
+        else:
+            hidden = self._model.run(x, context)
         # what is drawn is prepared while a device runs the pass
         draws = batch.draws
         if not draws:  # chunks of prompts: nothing to sample

@@ -197,6 +197,12 @@ class FakeAnswerReader:
 
 
 class FakeRegistry:
+    def adapter(self, name):
+        return None
+
+    def adapters_of(self, name):
+        return []
+
     def fingerprint(self, name):
         return "f"
 

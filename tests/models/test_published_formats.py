@@ -14,6 +14,7 @@ from izwi.backends.protocol import Backend
 from izwi.backends.torch.backend import torch_backend
 from izwi.backends.torch.grouped import GroupedWeight, JoinedWeight, has_kernel
 from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.row_blocks import row_multiple
 from izwi.checkpoints.folder import parse_config
 from izwi.checkpoints.formats.gguf_blocks import BLOCK_FORMATS
 from izwi.checkpoints.weight_files import read_tensors
@@ -110,6 +111,24 @@ def test_packed_weights_answer_as_their_twin_alone_and_together(
         assert run(model, backend, [request]) == [together[n]]  # the same bits
     kept = [w for w in model._weights.values() if isinstance(w, GroupedWeight | JoinedWeight)]
     assert len(kept) == 2 * 4
+
+
+def test_no_request_tries_products(requests: list[Request], tmp_path: Path) -> None:
+    def packs(name: str) -> bool:  # the head, and of joined weights all but one part
+        return "norm" not in name and "v_proj" not in name
+
+    packed, _ = write_pair(tmp_path, "mlx-8", packs)
+    backend = torch_backend("cpu", "float32")
+    model = FAMILY.load_model(packed, backend)
+    row_multiple.cache_clear()
+    engine = Engine({"m": model}, backend, EngineConfig(page_size=4, kv_bytes=1 << 20))
+    tried = row_multiple.cache_info().misses
+    assert tried > 3
+    engine.submit(requests[0])
+    while engine.has_work:
+        assert all(chunk.error is None for chunk in engine.step())
+    assert row_multiple.cache_info().misses == tried
+    assert row_multiple.cache_info().hits > 50
 
 
 @needs_mlx

@@ -73,6 +73,12 @@ class OnlyChat:
     def names(self):
         return ["chat"]
 
+    def adapter(self, name):
+        return None
+
+    def adapters_of(self, name):
+        return []
+
     def fingerprint(self, name):
         return name
 

@@ -32,6 +32,12 @@ class _Nothing:
     def names(self) -> list[str]:
         return ["chat"]
 
+    def adapter(self, name: str) -> None:
+        return None
+
+    def adapters_of(self, name: str) -> list[str]:
+        return []
+
     def fingerprint(self, name: str) -> str:
         return name
 

@@ -159,3 +159,34 @@ def test_an_api_server_that_starts_late_is_told_what_it_lacks():
     assert host.roster.news_for(dict(host.roster.served)) == [serve]  # where its engines are
     host.unload("b")
     assert host.roster.news_for(old | {"b": FOLDER}) == [ForgetModel("b")]
+
+
+def test_an_adapter_is_loaded_by_api_servers_alone(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    host = Host(num_shares=1)
+    host.roster.load("a:poet", tmp_path, host.answers.append)
+    assert not host.started
+    assert host.said == [ServeModel("a:poet", tmp_path, ())]
+    assert not host.answers
+    for name in ("first", "second"):
+        host.roster.known(name, "a:poet")
+    assert host.answers == [""]
+    assert host.roster.served["a:poet"] == tmp_path
+    assert host.roster.models_of(0) == ["a"]
+    assert host.roster.news_for({"a": Path("/models/a")}) == [ServeModel("a:poet", tmp_path, ())]
+    host.unload("a:poet")
+    assert host.said[1:] == [ForgetModel("a:poet")]
+    for name in ("first", "second"):
+        host.roster.known(name, "a:poet")
+    assert host.answers == ["", ""]
+    assert (host.removed, host.ended) == ([], [])
+    assert list(host.roster.served) == ["a"]
+
+
+def test_adapters_of_the_start_are_served_without_engines_of_their_own():
+    host = Host()
+    adapters = {"a:poet": Path("/adapters/poet")}
+    roster = Roster({"a": Path("/models/a")}, lambda _: (0, 1), 3, host, adapters)
+    assert list(roster.served) == ["a", "a:poet"]
+    assert roster.models_of(0) == ["a"]
+    assert roster.engines_of("a:poet") == ()

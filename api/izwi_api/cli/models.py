@@ -42,7 +42,7 @@ def list_models(
 
     --model takes also a folder or a hub id.
     """
-    from izwi.checkpoints.added import added
+    from izwi.checkpoints.added import added, added_adapters
     from izwi.checkpoints.gguf_folder import gguf_path
     from izwi.checkpoints.registry import embedded
     from izwi_api.cli.running_server import running_server
@@ -62,7 +62,7 @@ def list_models(
                     json.dumps({"name": name, "task": task}) if as_json else f"{name}\t{task}"
                 )
             return
-        found = {**added(), **embedded()}
+        found = {**added(), **added_adapters(), **embedded()}
     for name, folder in found.items():
         packed = gguf_path(folder)
         files = [packed] if packed is not None else folder.resolve().rglob("*.safetensors")
@@ -75,7 +75,9 @@ def list_models(
 
 @app.command(cls=Command)
 def add(
-    path: Annotated[Path, typer.Argument(help="A checkpoint's folder, or a GGUF file.")],
+    path: Annotated[
+        Path, typer.Argument(help="Folder of a checkpoint or an adapter, or a GGUF file.")
+    ],
     name: Annotated[
         str | None, typer.Option(help="Its name; by default that of the file or folder.")
     ] = None,
@@ -107,6 +109,7 @@ def add_checkpoint(path: Path, name: str) -> str:
         InvalidRequest: The name cannot be used.
     """
     from izwi.checkpoints import added
+    from izwi.checkpoints.adapter_folder import is_adapter
     from izwi.checkpoints.description import describe
     from izwi.checkpoints.registry import all_families, embedded
 
@@ -115,6 +118,9 @@ def add_checkpoint(path: Path, name: str) -> str:
             f"{name!r} is an embedded checkpoint; give another name with --name", param="name"
         )
     families = all_families()
+    if is_adapter(path):
+        added.add(path, name, families)
+        return f"{name}\tLoRA adapter; a server loads it as MODEL:{name}"
     description = describe(added.folder_of(path, families))
     added.add(path, name, families)
     return f"{name}\t{description}"

@@ -29,6 +29,7 @@ from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.exposure import allowed_hosts, check_exposure
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
+from izwi_api.services.models.adapter_option import parse_adapters
 from izwi_api.services.models.alias_option import parse_aliases
 from izwi_api.settings import (
     APIS,
@@ -308,8 +309,18 @@ AliasOption = Annotated[
 ]
 
 
+AdapterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL:NAME=FOLDER",
+        help="Serve a model with this LoRA adapter (PEFT's layout) as MODEL:NAME, too; repeatable.",
+    ),
+]
+
+
 def serve(
     model: ModelOption = None,
+    adapter: AdapterOption = None,
     alias: AliasOption = None,
     api: ApiOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -412,6 +423,7 @@ def serve(
         places = parse_places(place or ())
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines, ctl)
+        options = replace(options, adapters=parse_adapters(adapter or ()))
         check_replicas(options)
         with _drawing(options, images_mib << 20) as options:
             _run(options, host, port)
@@ -541,6 +553,10 @@ def check_replicas(options: ServeOptions) -> None:
             "--tensor-parallel needs API servers in processes of their own: leave out "
             "--in-process and --api-servers 0",
             param="tensor_parallel",
+        )
+    if options.replicas.tensor_parallel > 1 and options.adapters:
+        raise InvalidRequest(
+            "--tensor-parallel and --adapter exclude each other", param="tensor_parallel"
         )
     if options.replicas.tensor_parallel > 1 and options.settings.manage_models:
         raise InvalidRequest(

@@ -74,22 +74,23 @@ def _entry(request: Request, name: str) -> dict[str, object]:
 
     `root` is its name, `task` its main purpose, `languages` the names of those that it speaks or
     understands; empty if it does not list them. With several engines, `replicas` has the memory of
-    each.
+    each. An adapter has its model as `parent`, and the memory of that.
     """
     state = state_of(request)
     model = state.services.registry.model(name)
     engine = state.services.engine
+    base = model.name if model.adapter is None else model.adapter.model
     replicas = [
         {
             "replica": one.replica,
             "status": one.status.value,
-            "memory": _memory(one.load.get(model.name, {})),
+            "memory": _memory(one.load.get(base, {})),
         }
         for one in replicas_of(engine)
-        if model.name in one.load or not one.load
+        if base in one.load or not one.load
     ]
     able = [capability.value for capability in model.frontend.capabilities]
-    return {
+    entry: dict[str, object] = {
         "id": name,
         "object": "model",
         "created": state.started_at,
@@ -98,8 +99,13 @@ def _entry(request: Request, name: str) -> dict[str, object]:
         "task": able[0],
         "capabilities": able,
         "languages": list(getattr(model.frontend, "languages", ())),
-        "memory": _memory(engine.load.get(model.name, {})),
-    } | ({"replicas": replicas} if replicas else {})
+        "memory": _memory(engine.load.get(base, {})),
+    }
+    if replicas:
+        entry["replicas"] = replicas
+    if model.adapter is not None:
+        entry["parent"] = base
+    return entry
 
 
 def _memory(figures: Mapping[str, float]) -> dict[str, int]:

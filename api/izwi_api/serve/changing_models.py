@@ -94,7 +94,7 @@ class ChangingModels:
         if message.name in self._registry.names():
             return
         try:
-            loaded = await asyncio.to_thread(self._registry.read, message.folder)
+            loaded = await asyncio.to_thread(self._registry.read, message.folder, message.name)
         except (IzwiError, OSError):  # it was readable when the load was asked for
             logger.exception("cannot serve %s", message.name)
             return

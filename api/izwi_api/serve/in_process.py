@@ -16,6 +16,7 @@ from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.process_log import log_memory, omit_queries
 from izwi_api.serve.recording import recorded
 from izwi_api.services.chat.answer import start_ahead
+from izwi_api.services.models.adapter_option import check_adapters
 
 
 class _AnnouncedServer(Server):
@@ -41,6 +42,9 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
     registry, backend = load_models(
         serve_options.sources, serve_options.runtime, serve_options.config
     )
+    check_adapters(serve_options.adapters, registry.names())
+    for name, folder in serve_options.adapters.items():
+        registry.load_folder(name, folder, str(folder))
     engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)

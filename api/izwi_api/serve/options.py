@@ -91,6 +91,7 @@ class ServeOptions:
         record: File to append to, or None.
         replicas: The engines, and how requests are placed on them.
         operators: Accept commands of operators also with one engine.
+        adapters: Folders of adapters, by "MODEL:ADAPTER".
     """
 
     sources: tuple[str, ...]
@@ -102,3 +103,4 @@ class ServeOptions:
     record: Path | None = None
     replicas: ReplicaOptions = field(default_factory=ReplicaOptions)
     operators: bool = False
+    adapters: Mapping[str, Path] = field(default_factory=dict)

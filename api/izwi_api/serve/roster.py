@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from izwi.checkpoints.adapter_folder import is_adapter
 from izwi_api.serve.control import ForgetModel, Message, ServeModel
 
 # Called when a change has ended, with why it failed; "" if it did not.
@@ -62,6 +63,7 @@ class Roster:
         places: Numbers of the first engines that serve a model, by its name.
         num_shares: Models that share the memory of each of the first engines.
         host: Starts and ends engines.
+        adapters: Adapters of the start by name, which the engines of their models run.
 
     Attributes:
         served: Folders of the models that API servers serve, by name.
@@ -73,13 +75,14 @@ class Roster:
         places: Callable[[str], Sequence[int]],
         num_shares: int,
         host: EngineHost,
+        adapters: Mapping[str, Path] | None = None,
     ):
-        self.served = dict(models)
+        self.served = {**models, **(adapters or {})}
         self._places, self._num_shares, self._host = places, num_shares, host
         # name -> engine of the start -> the engine that runs it: itself, or one of its own
         self._engines: dict[str, dict[int, int]] = {
             name: {number: number for number in places(name)} for name in models
-        }
+        } | {name: {} for name in adapters or {}}
         self._first = frozenset(models)
         self._changes: dict[str, _Change] = {}
 
@@ -99,15 +102,19 @@ class Roster:
         if name in self.served:
             answer("")
             return
-        beside = {place: self._num_on(place) for place in self._places(name)}
+        places = () if is_adapter(folder) else self._places(name)
+        beside = {place: self._num_on(place) for place in places}
         if any(count >= self._num_shares for count in beside.values()):
             answer(f"{self._num_shares} models share the memory already: unload one first")
             return
         change = self._changes[name] = _Change(folder, [answer])
+        self._engines.setdefault(name, {})
         for place, count in beside.items():
             number = self._host.start_beside(place, name, folder, count)
-            self._engines.setdefault(name, {})[place] = number
+            self._engines[name][place] = number
             change.engines.add(number)
+        if not change.engines:  # an adapter waits for none
+            self._go_on(name)
 
     def unload(self, name: str, answer: Answer) -> None:
         """Serve a model no more; those that ask for the same are answered together."""

@@ -64,6 +64,7 @@ from izwi_api.serve.operator_socket import (
 )
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.roster import Roster
+from izwi_api.services.models.adapter_option import check_adapters
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,8 @@ class Supervisor:
             for number in range(engines.count)
         }
         num_shares = max(len(models), serve_options.config.max_models)
-        self._roster = Roster(models, engines.places_of, num_shares, self)
+        adapters = serve_options.adapters
+        self._roster = Roster(models, engines.places_of, num_shares, self, adapters)
         self._to_restart: list[int] = []  # replicas that an operator wants to be replaced, in turn
         self._api_servers: set[Child] = set()
         self._first_models: dict[str, Mapping[str, Path]] = {}  # with which each was started
@@ -807,6 +809,7 @@ def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int
         raise InvalidRequest(
             f"--model: two models are called {twice!r}; give one another name: NAME={twice}"
         )
+    check_adapters(serve_options.adapters, models)
     serve_options.replicas.check_models(models, may_come=serve_options.settings.manage_models)
     return Supervisor(
         serve_options,

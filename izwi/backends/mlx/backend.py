@@ -185,6 +185,9 @@ class MlxBackend:
         """Prepare the sampling of a model's entries."""
         return MlxSampling(tracks, mx.float32 if self._is_gpu else mx.float64)
 
+    def try_products(self) -> None:
+        """Do nothing: products are computed in one way."""
+
     def own_copy(self, x: mx.array) -> mx.array:
         """Return a copy of an array that keeps no other memory alive."""
         copy = mx.contiguous(x) + mx.zeros((), dtype=x.dtype)

@@ -241,6 +241,10 @@ class TorchBackend:
         """Create the sampling of a model's tracks."""
         return TorchSampling(tracks, self.ops.device)
 
+    def try_products(self) -> None:
+        """Ask a CPU's library how it rounds products with packed weights."""
+        self.ops.try_products()
+
     def own_copy(self, x: Tensor) -> Tensor:
         """Copy an array, so that it keeps no other memory alive."""
         return x.clone()

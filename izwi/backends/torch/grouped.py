@@ -88,6 +88,13 @@ class GroupedWeight:
         for start in range(0, self.shape[0], _BLOCK):
             yield self.rows(slice(start, start + _BLOCK)).wide(dtype)
 
+    @property
+    def block_sizes(self) -> set[tuple[int, int]]:
+        """(out, in) of each of `blocks`."""
+        outputs, inputs = self.shape
+        sizes = {_BLOCK} if outputs >= _BLOCK else set[int]()
+        return {(size, inputs) for size in sizes | {outputs % _BLOCK} if size}
+
     def _numbers(self) -> Tensor:
         """The numbers of all codes, less the common zero: (..., in) float32, its own memory."""
         codes = self.codes
@@ -136,6 +143,15 @@ class JoinedWeight:
                 yield part
             else:
                 yield from part.blocks(dtype)
+
+    @property
+    def block_sizes(self) -> set[tuple[int, int]]:
+        """(out, in) of each of `blocks`."""
+        sizes = set[tuple[int, int]]()
+        for part in self.parts:
+            outputs, inputs = part.shape
+            sizes |= {(outputs, inputs)} if isinstance(part, Tensor) else part.block_sizes
+        return sizes
 
 
 def _e4m3(codes: Tensor) -> Tensor:

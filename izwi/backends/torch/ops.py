@@ -31,7 +31,7 @@ from izwi.backends.torch.grouped import (
     widen,
 )
 from izwi.backends.torch.quantized import quantized_dtype, quantized_weight
-from izwi.backends.torch.row_blocks import linear_by_rows
+from izwi.backends.torch.row_blocks import linear_by_rows, row_multiple
 from izwi.backends.torch.transfer import to_device
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import ATTENTIONS, require_one_of
@@ -74,6 +74,7 @@ class TorchOps(TorchAudioOps, Ops):
         self.packs = weights != "float"  # whether weights that a checkpoint packs may stay so
         self.attends_with = _choose_attention(attention, self.attentions)
         self._last_view: WindowView | None = None
+        self._block_sizes: set[tuple[int, int]] = set()  # of packed weights, see `try_products`
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -135,9 +136,21 @@ class TorchOps(TorchAudioOps, Ops):
         return F.pad(x, (left, right), mode=mode)
 
     def quantize(self, weight: Weight) -> Weight:
+        if isinstance(weight, GroupedWeight | JoinedWeight):
+            self._block_sizes.update(weight.block_sizes)
         if self._quantized_dtype is None or not isinstance(weight, Tensor):
             return weight
         return quantized_weight(weight, self._quantized_dtype)
+
+    def try_products(self) -> None:
+        """Ask a CPU's library how it rounds products of the packed weights' sizes.
+
+        Each takes some 10 to 90 ms, which the first request would wait for otherwise. Threads must
+        be set before.
+        """
+        if self.device.type == "cpu":
+            for outputs, inputs in sorted(self._block_sizes):
+                row_multiple(outputs, inputs, self.dtype, torch.get_num_threads())
 
     def keeps_packed(self, form: LinearForm) -> bool:
         """Return whether a checkpoint's packed weight of this form stays packed."""

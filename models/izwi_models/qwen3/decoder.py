@@ -17,6 +17,8 @@ from izwi_models.qwen3.config import MLP_NORM, NORM, DecoderConfig
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
 _ALONE = ("self_attn.o_proj", "mlp.down_proj")
+# The products of a layer in their order, each with the weights of the checkpoint that it joins.
+PRODUCTS = (_QKV, (_ALONE[0], _ALONE[:1]), _GATE_UP, (_ALONE[1], _ALONE[1:]))
 
 
 def pack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from izwi.model.step_batch import Row, Span
 from izwi.ops import Array, Ops, Weights
 from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput, Request
+from izwi_models.qwen3.adapted import AdaptedStack, adaptable
 from izwi_models.qwen3.config import share_of
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
@@ -42,7 +44,7 @@ from izwi_models.qwen3_chat.prompt import prompt_of
 class Qwen3Chat(TokenModel):
     """One checkpoint on one device.
 
-    Implements `CapturableModel`, `RepeatsPrompts` and `SpellsTokens`.
+    Implements `CapturableModel`, `RepeatsPrompts`, `SpellsTokens` and `TakesAdapters`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Qwen3Chat(TokenModel):
         head = token_head(ops, weights, config, EMBEDDING, HEAD)
         super().__init__(ops, weights, config, PREFIX, head)
         self.end_ids, self._folder = end_ids, folder
+        self.adapted = AdaptedStack(ops, weights, config, PREFIX)
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Return nothing: the model reads only text."""
@@ -120,7 +123,7 @@ def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
     config = read_config(folder)
     shapes, parts = _shapes(folder, config), text_parts(config, ranks, PREFIX, HEAD)
     sizes = token_sizes(share_of(config, ranks), shapes, packable=packable(shapes))
-    return sizes.of_parts(parts)
+    return replace(sizes.of_parts(parts), adaptable=adaptable(config, PREFIX))
 
 
 def _shapes(folder: Path, config: ChatConfig) -> TensorShapes:

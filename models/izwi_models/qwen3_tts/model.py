@@ -22,6 +22,7 @@ from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.ops.ranks import ALONE, RankNumber
 from izwi.request.request import EncodeInput
 from izwi_models import qwen3_codec as codec
+from izwi_models.qwen3.adapted import AdaptedStack, adaptable
 from izwi_models.qwen3.config import parts_of, share_of
 from izwi_models.qwen3_tts import speaker, talker
 from izwi_models.qwen3_tts.config import (
@@ -57,7 +58,7 @@ _PEAK_ARRAYS = 4
 
 
 class Qwen3TTS:
-    """Implements `CapturableModel`, `EncodesPadded` and `TakesStreamedText`."""
+    """Implements `CapturableModel`, `EncodesPadded`, `TakesAdapters` and `TakesStreamedText`."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Qwen3TTS:
         self._config = config
         talker_config = self._config.talker_config
         self._groups = talker_config.num_code_groups
+        self.adapted = AdaptedStack(ops, weights, talker_config, talker.PREFIX)
         pad = self._config.tts_pad_token_id
         self._pad = (pad, talker.embed_text(ops, weights, ops.array(np.array([pad]))))
         suppressed = np.zeros(talker_config.vocab_size, np.bool_)
@@ -271,6 +273,7 @@ def read_sizes(folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
         encoders=tuple(encoders),
         weights=(shapes, codec.tensor_shapes(codec_config)),
         packable=talker.packable(shapes),
+        adaptable=adaptable(config.talker_config, talker.PREFIX),
     )
     return sizes.of_parts(parts_of(config.talker_config, ranks, talker.PREFIX))
 

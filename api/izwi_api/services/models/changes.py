@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -134,13 +135,21 @@ class ModelChanges:
     def unload(self, name: str) -> Change:
         """Refuse new requests for a model, and free it after the running ones; ends "unloaded".
 
-        Raises ModelNotFound if the model is not served.
+        Raises ModelNotFound if the model is not served, and InvalidRequest if its adapters are.
         """
         self._registry.model(name)
+        if adapters := self._registry.adapters_of(name):
+            raise InvalidRequest(
+                f"model {name!r} has adapters: unload {', '.join(adapters)} first", param="model"
+            )
 
         async def work(report: Report) -> None:
             report(DownloadProgress("unloading"))
-            await self._engine.remove(name)
+            if self._registry.adapter(name) is None:
+                await self._engine.remove(name)
+            else:
+                with suppress(ModelNotFound):  # an engine in this process knows none by name
+                    await self._engine.remove(name)
             if name in self._registry.names():  # engines in other processes: it was the first step
                 self._registry.unload(name)
             report(DownloadProgress("unloaded"))
@@ -158,7 +167,7 @@ class ModelChanges:
 
     async def _read(self, name: str, folder: Path) -> Loaded:
         try:
-            return await asyncio.to_thread(self._registry.read, folder)
+            return await asyncio.to_thread(self._registry.read, folder, name)
         except CheckpointError as error:  # its message has paths: only for the log
             message = f"the checkpoint of {name!r} cannot be used; the server's log says why"
             raise InvalidRequest(message, param="model") from error

@@ -23,6 +23,7 @@ from izwi.model.frontend import (
     TranscriptionFrontend,
     check_capability,
 )
+from izwi.request.adapter import AdapterRef
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
 from izwi_api.settings import Settings
@@ -79,8 +80,16 @@ class Registry(Protocol):
         """Return the folder of a checkpoint that may be loaded. Raises ModelNotFound."""
         ...
 
-    def read(self, folder: Path) -> Loaded:
-        """Read a checkpoint. Raises CheckpointError."""
+    def read(self, folder: Path, name: str) -> Loaded:
+        """Read a checkpoint or an adapter. Raises CheckpointError and ModelNotFound."""
+        ...
+
+    def adapter(self, name: str) -> AdapterRef | None:
+        """Return the adapter that a name stands for; None for a model as it is."""
+        ...
+
+    def adapters_of(self, name: str) -> list[str]:
+        """Return the names of the served adapters of a model."""
         ...
 
     def serve(self, name: str, loaded: Loaded) -> None:
@@ -113,6 +122,7 @@ class ServedModel(Generic[FrontendT_co]):
             process has died, they wait for the next one: the user cannot be asked to repeat what
             they said.
         max_entries: Most entries of its answers, while it is loaded; None: as they ask.
+        adapter: With what the engine runs its requests; None: as it is.
     """
 
     name: str
@@ -121,6 +131,7 @@ class ServedModel(Generic[FrontendT_co]):
     engine: EngineClient
     is_live: bool = False
     max_entries: int | None = None
+    adapter: AdapterRef | None = None
 
     def can(self, capability: Capability) -> bool:
         """Return whether the model has a capability."""
@@ -154,6 +165,8 @@ class ServedModel(Generic[FrontendT_co]):
 
     def _addressed(self, request: Request) -> Request:
         """Return a request that says who asks, in which call, and how urgently."""
+        if self.adapter is not None:
+            request = replace(request, model=self.adapter.model, adapter=self.adapter)
         caller, call = current_caller.get(), current_call.get()
         if self.max_entries is not None and self.max_entries < request.max_entries:
             fewest = max(self.max_entries, request.min_entries)
@@ -248,7 +261,8 @@ class ServedModels:
 
     def _with(self, name: str, frontend: FrontendT) -> ServedModel[FrontendT]:
         fingerprint = self._registry.fingerprint(name)
-        return ServedModel(name, frontend, fingerprint, self._engine, self._is_live)
+        adapter = self._registry.adapter(name)
+        return ServedModel(name, frontend, fingerprint, self._engine, self._is_live, adapter)
 
     def _served(self, name: str) -> str:
         """Return the model's name for a name or an alias. Raises ModelNotFound."""
