@@ -102,8 +102,36 @@ def label_turns(
     """
     if not windows:
         return [], np.zeros((0, 0))
-    labels = _without_rare(vectors, cluster(vectors, threshold), windows)
+    labels = window_labels(windows, vectors, threshold)
     found = centroids(vectors, labels)
+    return _renumbered(turns_of(regions, windows, vectors, found), found)
+
+
+def window_labels(windows: Sequence[Window], vectors: Float32, threshold: float) -> Int64:
+    """Return the speaker of each window, (windows,) labels from 0.
+
+    Args:
+        windows: From `speech_windows`, at least one.
+        vectors: (windows, size), a speaker vector of each.
+        threshold: See `cluster`.
+    """
+    return _without_rare(vectors, cluster(vectors, threshold), windows)
+
+
+def turns_of(
+    regions: Sequence[tuple[int, int]],
+    windows: Sequence[Window],
+    vectors: Float32,
+    found: Float64,
+) -> list[Turn]:
+    """Return the turns of known speakers by start.
+
+    Args:
+        regions: Ranges [start, stop) of samples with speech.
+        windows: From `speech_windows`.
+        vectors: (windows, size), a speaker vector of each.
+        found: (speakers, size) of length 1, the vector of each speaker.
+    """
     scores = unit(vectors) @ found.T  # (windows, speakers)
     shared = _shared(unit(vectors), found)
     turns: list[Turn] = []
@@ -111,7 +139,7 @@ def label_turns(
         inside = [n for n, window in enumerate(windows) if window.region == number]
         taken = [windows[n] for n in inside]
         turns += _region_turns(region, taken, scores[inside], [shared[n] for n in inside])
-    return _renumbered(sorted(turns, key=lambda turn: (turn.start, turn.stop)), found)
+    return sorted(turns, key=lambda turn: (turn.start, turn.stop))
 
 
 def _without_rare(vectors: Float32, labels: Int64, windows: Sequence[Window]) -> Int64:
