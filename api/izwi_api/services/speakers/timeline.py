@@ -10,6 +10,7 @@ import numpy as np
 
 from izwi.arrays import Float32, Int64
 from izwi_api.services.speakers.clusters import Float64, centroids, cluster, unit
+from izwi_api.services.speakers.mixtures import explained, without_mixtures
 
 SAMPLE_RATE = 16_000
 WINDOW_S, HOP_S = 1.5, 0.5
@@ -21,9 +22,6 @@ SLOT_S = 0.1
 _LEAST_SPEAKER_S = 1.0
 # A stretch of one voice shorter than this inside a region belongs to its neighbour.
 _LEAST_STRETCH_S = 0.5
-# Two voices at once: both shares of a window's vector are at least this, and together they explain
-# it better than one of them by this cosine.
-_LEAST_SHARE, _LEAST_GAIN = 0.3, 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,8 @@ def window_labels(windows: Sequence[Window], vectors: Float32, threshold: float)
         vectors: (windows, size), a speaker vector of each.
         threshold: See `cluster`.
     """
-    return _without_rare(vectors, cluster(vectors, threshold), windows)
+    labels = _without_rare(vectors, cluster(vectors, threshold), windows)
+    return without_mixtures(vectors, labels)
 
 
 def turns_of(
@@ -158,21 +157,14 @@ def _without_rare(vectors: Float32, labels: Int64, windows: Sequence[Window]) ->
 
 
 def _shared(units: Float64, found: Float64) -> list[tuple[int, int] | None]:
-    """Return the two speakers of each window in which both are heard at once; else None.
-
-    The vector of two voices at once lies between those of each. Their shares are the least-squares
-    solution with two speakers.
-    """
+    """Return the two speakers of each window in which both are heard at once; else None."""
     shared: list[tuple[int, int] | None] = []
     for vector in units:
         pair = None
         scores = found @ vector
         if len(found) > 1:
             first, second = np.argsort(-scores)[:2].tolist()
-            basis = found[[first, second]]
-            shares = np.linalg.lstsq(basis.T, vector, rcond=None)[0]
-            gain = float(unit(shares @ basis) @ vector) - float(scores[first])
-            if shares.min() >= _LEAST_SHARE and gain >= _LEAST_GAIN:
+            if explained(vector, found[[first, second]]) is not None:
                 pair = first, second
         shared.append(pair)
     return shared
