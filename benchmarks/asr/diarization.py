@@ -6,6 +6,9 @@ espeak-ng's. Everything goes through the engine, as for `diarized_json`. Errors 
 speech, with a collar of 0.25 s around each border of a turn:
 
     python -m benchmarks.asr.diarization
+
+With `--session` the speakers are told apart turn by turn, as in a live session whose turns end with
+0.5 s of silence.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import asyncio
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +28,7 @@ import numpy.typing as npt
 from benchmarks.measure import write_result
 from izwi.arrays import Float32
 from izwi.audio.decode import decode_audio
-from izwi.audio.speech_regions import SAMPLE_RATE
+from izwi.audio.speech_regions import SAMPLE_RATE, RegionRules, speech_regions
 from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.registry import Registry
 from izwi.config import EngineConfig
@@ -34,6 +37,8 @@ from izwi.engine.engine import Engine
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speakers.diarize import THRESHOLD, DiarizationOptions, diarize
 from izwi_api.services.speakers.encoder import SpeakerEncoder
+from izwi_api.services.speakers.online import OnlineSpeakers
+from izwi_api.services.speakers.timeline import speech_windows
 
 TEXTS = (
     "The old bridge over the river was closed for repairs in the spring.",
@@ -54,6 +59,7 @@ ESPEAK = (
 _LEVEL, _NOISE = 0.06, 3e-4
 _COLLAR_S, _STEP_S = 0.25, 0.01
 _TURNS = 4  # of each speaker
+_SESSION_SILENCE_S = 0.5
 
 
 class Spoken(NamedTuple):
@@ -175,8 +181,34 @@ def _grid(turns: Sequence[Spoken], steps: int) -> npt.NDArray[np.bool_]:
     return grid
 
 
+Finder = Callable[[SpeakerEncoder, Float32, float], Awaitable[list[Spoken]]]
+
+
+async def in_file(encoder: SpeakerEncoder, audio: Float32, threshold: float) -> list[Spoken]:
+    """Return the turns of a whole recording."""
+    turns, names = await diarize(encoder, audio, DiarizationOptions(threshold=threshold))
+    return [
+        Spoken(turn.start / SAMPLE_RATE, turn.stop / SAMPLE_RATE, names[turn.speaker])
+        for turn in turns
+    ]
+
+
+async def in_session(encoder: SpeakerEncoder, audio: Float32, threshold: float) -> list[Spoken]:
+    """Return the turns of a recording as a live session finds them, one after another."""
+    speakers, found = OnlineSpeakers(threshold), []
+    for start, stop in speech_regions(audio, RegionRules(silence_s=_SESSION_SILENCE_S)):
+        part = audio[start:stop]
+        regions = speech_regions(part, RegionRules()) or [(0, len(part))]
+        windows = speech_windows(regions, len(part))
+        vectors = await encoder.encode([part[w.start : w.stop] for w in windows])
+        for turn, name in speakers.add(regions, windows, vectors):
+            place = (start + turn.start) / SAMPLE_RATE, (start + turn.stop) / SAMPLE_RATE
+            found.append(Spoken(*place, name))
+    return found
+
+
 async def measure(
-    encoder: SpeakerEncoder, clips: dict[str, list[Float32]], threshold: float
+    encoder: SpeakerEncoder, clips: dict[str, list[Float32]], threshold: float, find: Finder
 ) -> list[dict[str, Any]]:
     """Return a row for each pool of voices, with and without overlaps."""
     pools = {
@@ -191,14 +223,9 @@ async def measure(
             for count in range(2, 7):
                 chosen = np.random.default_rng([count, len(voices)]).permutation(voices)[:count]
                 audio, truth = mixture(clips, chosen.tolist(), overlap, seed=count)
-                options = DiarizationOptions(threshold=threshold)
-                turns, names = await diarize(encoder, audio, options)
-                found = [
-                    Spoken(t.start / SAMPLE_RATE, t.stop / SAMPLE_RATE, names[t.speaker])
-                    for t in turns
-                ]
+                found = await find(encoder, audio, threshold)
                 total = total.plus(score(truth, found))
-                right += len(names) == count
+                right += len({turn.speaker for turn in found}) == count
             missed, false, confused = (100 * part / total.total_s for part in total[:3])
             row = {
                 "voices": pool,
@@ -219,6 +246,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="izwi-tiny-tts", help="a model with a speaker encoder")
     parser.add_argument("--threshold", type=float, default=THRESHOLD)
+    parser.add_argument("--session", action="store_true", help="turn by turn")
     options = parser.parse_args()
     backend = torch_backend("cpu")
     registry = Registry(backend)
@@ -229,10 +257,12 @@ async def main() -> None:
         encoder = SpeakerEncoder(ServedModels(engine, registry), "model")
         with tempfile.TemporaryDirectory() as folder:
             clips = spoken_clips(Path(folder))
-        rows = await measure(encoder, clips, options.threshold)
+        find = in_session if options.session else in_file
+        rows = await measure(encoder, clips, options.threshold, find)
     finally:
         await engine.stop()
-    write_result("diarization", rows, model=options.model, threshold=options.threshold)
+    name = "diarization_session" if options.session else "diarization"
+    write_result(name, rows, model=options.model, threshold=options.threshold)
 
 
 if __name__ == "__main__":

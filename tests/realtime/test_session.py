@@ -183,6 +183,19 @@ def test_a_browser_gets_the_realtime_subprotocol(served):
         assert socket.subprotocol == "realtime"
 
 
+async def update_transcription(connection, kind="transcription", **fields):
+    changes = {"audio": {"input": {"transcription": fields}}}
+    await connection.session.update(session={"type": kind, **changes})
+
+
+async def test_speakers_are_told_apart_in_transcription_sessions_only(client):
+    async with client.realtime.connect(model="chat") as connection:
+        talk = Talk(connection)
+        await update_transcription(connection, "realtime", speakers=True)
+        refused = (await talk.until("error")).error
+        assert refused.param == "session.audio.input.transcription.speakers"
+
+
 async def test_a_transcription_session_sends_transcripts_only(client, said):
     async with client.realtime.connect(
         extra_query={"intent": "transcription", "model": "izwi-tiny-asr"}
@@ -202,6 +215,16 @@ async def test_a_transcription_session_sends_transcripts_only(client, said):
             await talk.be_silent(0.8)
             heard = await talk.until("conversation.item.input_audio_transcription.completed")
             assert "train" in heard.transcript.lower()
+        await update_transcription(connection, known_speaker_names=["ann"], speakers=True)
+        param = "session.audio.input.transcription.known_speaker_references"
+        assert (await talk.until("error")).error.param == param
+        await update_transcription(connection, speakers=True)
+        await talk.speak(said("When does the train leave?"))
+        await talk.be_silent(0.8)
+        segment = await talk.until("conversation.item.input_audio_transcription.segment")
+        heard = await talk.until("conversation.item.input_audio_transcription.completed")
+        assert (segment.speaker, segment.text) == ("A", heard.transcript)
+        assert segment.item_id == heard.item_id
         await connection.response.create()
         assert (await talk.until("error")).error.code == "invalid_event"
     assert not [kind for kind in talk.types() if kind.startswith("response")]

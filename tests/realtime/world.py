@@ -18,7 +18,7 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
 from izwi_api.realtime.answering import response_maker
-from izwi_api.realtime.protocol.settings import RealtimeSettings, updated
+from izwi_api.realtime.protocol.settings import RealtimeSettings, TranscriptionSettings, updated
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
 from izwi_api.settings import Settings
@@ -84,7 +84,9 @@ class World:
             services = Services(engine, models, settings, voices, count_prepared=count)
             reports = {"report_answer": made.figures.append, "count_turn": made.turns.append}
             services = dataclasses.replace(services, **reports)
-            asked = updated(RealtimeSettings(model="chat"), session or {})
+            only_transcribes = (session or {}).get("type") == "transcription"
+            first = TranscriptionSettings() if only_transcribes else RealtimeSettings(model="chat")
+            asked = updated(first, session or {})
             await call(services, asked, made, script(made, engine), limits)
             for _ in range(_PASSES):  # what was cancelled ends
                 await asyncio.sleep(0)

@@ -142,6 +142,8 @@ def test_text_has_the_contrast_of_level_aa(theme):
     ]
     pairs += [("ink", "action-soft"), ("soft", "action-soft"), ("action", "action-soft")]
     pairs += [("on-action", "action"), ("on-amber", "amber"), ("bad", "surface"), ("bad", "sunken")]
+    pairs += [(name, "surface") for name in of if name.startswith("speaker-")]
+    assert len(pairs) == 19
     low = {pair: round(contrast(of[pair[0]], of[pair[1]]), 2) for pair in pairs}
     assert {pair: ratio for pair, ratio in low.items() if ratio < 4.5} == {}
 

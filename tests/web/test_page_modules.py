@@ -90,6 +90,23 @@ def test_captions_become_readable_subtitles(run):
     assert blank == "WEBVTT\n\n"
 
 
+def test_subtitles_and_text_have_the_names_of_speakers(run):
+    segments = [
+        {"start": 0, "end": 2, "text": "Hello there.", "speaker": "ann"},
+        {"start": 2, "end": 3, "text": "How are you?", "speaker": "ann"},
+        {"start": 3, "end": 4, "text": "Fine.", "speaker": "<B>"},
+    ]
+    cues = run("subtitles.js", "return m.estimateCues(...values)", segments)
+    assert [cue["speaker"] for cue in cues] == ["ann", "ann", "<B>"]
+    srt, vtt = (
+        run("subtitles.js", "return m.subtitleFile(...values)", cues, k) for k in ("srt", "vtt")
+    )
+    assert srt.splitlines()[2::4] == ["ann: Hello there.", "ann: How are you?", "<B>: Fine."]
+    assert vtt.splitlines()[3::3] == ["<v ann>Hello there.", "<v ann>How are you?", "<v B>Fine."]
+    text = run("subtitles.js", "return m.textBySpeaker(...values)", segments)
+    assert text == "ann: Hello there. How are you?\n<B>: Fine."
+
+
 def test_the_first_audible_sound_is_found_behind_silence_and_a_click(run):
     body = """
       const samples = new Float32Array(24000);

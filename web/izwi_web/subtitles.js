@@ -23,7 +23,7 @@ export function wordsInText(text, words) {
 // Cues of segments whose words have no times, for captions that the server did not cut: each word gets a
 // share of its segment's time by its length.
 export function estimateCues(segments) {
-  return segments.flatMap(({ start, end, text }) => {
+  return segments.flatMap(({ start, end, text, speaker }) => {
     const words = text.split(/\s+/).filter(Boolean);
     const total = words.reduce((sum, { length }) => sum + length, 0), cues = [];
     let done = 0, cue = null;
@@ -36,7 +36,7 @@ export function estimateCues(segments) {
       cue.words.push(word);
       cue.end = Math.min(toS, cue.start + CUE_S);
     }
-    return cues.map((each) => ({ start: each.start, end: each.end, text: linesOf(each.words).join("\n") }));
+    return cues.map((each) => ({ start: each.start, end: each.end, text: linesOf(each.words).join("\n"), ...(speaker && { speaker }) }));
   });
 }
 
@@ -50,12 +50,29 @@ function linesOf(words) {
   return lines;
 }
 
-// A file of subtitles: `format` is "srt" or "vtt".
+// A line for each turn, after the speaker's name.
+export function textBySpeaker(segments) {
+  const lines = [];
+  for (const { speaker, text } of segments) {
+    if (!text.trim()) continue;
+    if (lines.at(-1)?.speaker === speaker) lines.at(-1).said.push(text.trim());
+    else lines.push({ speaker, said: [text.trim()] });
+  }
+  return lines.map(({ speaker, said }) => `${speaker}: ${said.join(" ")}`).join("\n");
+}
+
+// A file of subtitles: `format` is "srt" or "vtt". Who speaks is written as the server writes it.
 export function subtitleFile(cues, format) {
   const mark = format === "srt" ? "," : ".";
-  const written = cues.filter(({ text }) => text.trim()).map(({ start, end, text }, i) =>
-    `${format === "srt" ? `${i + 1}\n` : ""}${stamp(start, mark)} --> ${stamp(end, mark)}\n${text.replaceAll("-->", "->")}\n`);
+  const written = cues.filter(({ text }) => text.trim()).map(({ start, end, text, speaker }, i) =>
+    `${format === "srt" ? `${i + 1}\n` : ""}${stamp(start, mark)} --> ${stamp(end, mark)}\n${spokenBy(speaker, format)}${text.replaceAll("-->", "->")}\n`);
   return (format === "vtt" ? "WEBVTT\n\n" : "") + written.join("\n");
+}
+
+function spokenBy(speaker, format) {
+  const name = (speaker ?? "").replaceAll("-->", "->").split(/\s+/).filter(Boolean).join(" ");
+  if (!name) return "";
+  return format === "srt" ? `${name}: ` : `<v ${name.replace(/[&<>]/g, "")}>`;
 }
 
 function stamp(seconds, mark) {

@@ -6,10 +6,11 @@ import { events, languagesOf, modelsOf, onLists, request } from "./server.js";
 import { Recorder, drawLevels, level } from "./audio.js";
 import { bindSettings } from "./settings.js";
 import * as snippets from "./snippets.js";
-import { estimateCues, subtitleFile, wordsInText } from "./subtitles.js";
+import { estimateCues, subtitleFile, textBySpeaker, wordsInText } from "./subtitles.js";
 import { byId, clock, copyText, fill, fillLanguages, h, note, saveFile, takesFiles } from "./ui.js";
 
-const CONTROLS = { model: "transcribe-model", language: "transcribe-language", context: "transcribe-prompt" };
+const CONTROLS = { model: "transcribe-model", language: "transcribe-language", context: "transcribe-prompt", speakers: "transcribe-speakers" };
+const COLOURS = 6; // of speakers, in the style sheet
 let recorder = null, captions = null, leaving = null, answer = null, spans = [], source = null;
 const levels = [];
 
@@ -29,7 +30,8 @@ export function start() {
   byId("transcribe-model").addEventListener("change", listLanguages);
   bindSettings("transcribe", CONTROLS);
   snippets.addSnippets(byId("transcribe-snippets"), {
-    curl: () => snippets.transcriptCurl(wanted()), python: () => snippets.transcriptPython(wanted()), javascript: () => snippets.transcriptScript(wanted()),
+    curl: () => snippets.transcriptCurl({ ...wanted(), ...(withSpeakers() && { speakers: "true" }) }),
+    python: () => snippets.transcriptPython(wantedOfSdk()), javascript: () => snippets.transcriptScript(wantedOfSdk()),
   });
   onLists(() => {
     fill(byId("transcribe-model"), modelsOf("transcription").map(({ id }) => ({ value: id })));
@@ -118,6 +120,10 @@ function wanted() {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value));
 }
 
+const withSpeakers = () => byId("transcribe-speakers").checked;
+
+function wantedOfSdk() { return { ...wanted(), ...(withSpeakers() && { response_format: "diarized_json" }) }; }
+
 // `spoken` are the captions of a recording: they stay until its text has come, or instead of it.
 async function transcribe(file, spoken = null) {
   leaving?.abort();
@@ -131,7 +137,7 @@ async function transcribe(file, spoken = null) {
   note("transcribe-note", `Transcribing ${file.name}`);
   const begunMs = performance.now();
   try {
-    await read(file, left.signal, spoken, modelsOf("alignment").length > 0);
+    await read(file, left.signal, spoken, !withSpeakers() && modelsOf("alignment").length > 0);
     const tookS = (performance.now() - begunMs) / 1000;
     const empty = answer.text.trim() ? "" : "No speech was found. ";
     note("transcribe-note", `${empty}${(answer.duration ?? 0).toFixed(1)} s of audio in ${tookS.toFixed(2)} s${answer.language ? ` · ${answer.language}` : ""}`);
@@ -155,7 +161,9 @@ async function read(file, signal, spoken, withWords) {
   const form = new FormData();
   const values = { ...wanted(), stream: "true", response_format: "verbose_json" };
   for (const [name, value] of Object.entries(values)) form.append(name, value);
-  for (const kind of ["segment", "cue", ...(withWords ? ["word"] : [])]) form.append("timestamp_granularities[]", kind);
+  const speakers = withSpeakers(), kinds = speakers ? ["segment"] : ["segment", "cue", ...(withWords ? ["word"] : [])];
+  if (speakers) form.append("speakers", "true");
+  for (const kind of kinds) form.append("timestamp_granularities[]", kind);
   form.append("file", file);
   let text = "";
   try {
@@ -167,8 +175,9 @@ async function read(file, signal, spoken, withWords) {
       } else if (event.type === "transcript.text.segment" && event.duration) {
         byId("transcribe-progress").value = event.end / event.duration;
       } else if (event.type === "transcript.text.done") {
-        answer = event;
-        showWords(event);
+        answer = speakers ? { ...event, text: textBySpeaker(event.segments), cues: estimateCues(event.segments) } : event;
+        if (speakers) showSpeakers(event);
+        else showWords(event);
       }
     }
   } catch (error) {
@@ -215,6 +224,19 @@ function showWords({ text, words, segments }) {
     parts.push(word.element, word.space);
   }
   byId("transcript").replaceChildren(...parts);
+}
+
+// The text by speaker, each in a colour of their own; each segment plays from its place.
+function showSpeakers({ segments }) {
+  const said = segments.filter(({ text }) => text.trim()), names = [...new Set(said.map(({ speaker }) => speaker))];
+  const colour = (name) => `speaker-${(names.indexOf(name) % COLOURS) + 1}`;
+  spans = said.map((segment) => ({
+    ...segment, element: h("span", { class: colour(segment.speaker), role: "button", tabindex: "-1", onclick: () => playFrom(segment) }, segment.text.trim()),
+  }));
+  if (spans.length) spans[0].element.tabIndex = 0;
+  byId("transcript").replaceChildren(...spans.flatMap(({ speaker, start, element }, i) => [
+    ...(speaker === spans[i - 1]?.speaker ? [] : [h("span", { class: `who ${colour(speaker)}` }, `${speaker} · ${clock(start)}`)]), element, " ",
+  ]));
 }
 
 function playFrom({ start }) {

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from izwi.arrays import Float32
 from izwi.errors import IzwiError
 from izwi_api.realtime.answering.answers import Answers
 from izwi_api.realtime.answering.out_of_band import OutOfBandResponses
@@ -19,6 +20,7 @@ from izwi_api.realtime.hearing.input_audio import InputBuffer, empty_transcript
 from izwi_api.realtime.hearing.microphone import Microphone
 from izwi_api.realtime.hearing.overlap import OverlapCheck
 from izwi_api.realtime.hearing.transcriber import SpeechTranscriber
+from izwi_api.realtime.hearing.turn_speakers import TurnSpeakers
 from izwi_api.realtime.hearing.vad import SpeechFrame
 from izwi_api.realtime.protocol.errors import REFUSALS, EventError
 from izwi_api.realtime.protocol.items import Conversation, Item, new_item_id
@@ -73,6 +75,8 @@ class Dialogue:
         self._overlap = OverlapCheck()
         self._microphone = Microphone(self._buffer, self._overlap)
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
+        self._turn_speakers: TurnSpeakers | None = None
+        self._name_speakers()
         self._turn_id = self._unsaid_id = ""  # items of the current turn: its own, the answered one
         add, sent = self.conversation.append, self._overlap.write_sent
         hooks = Hooks(emit, add, sent, room, lambda _: None, speaker, current_call.get())
@@ -92,6 +96,16 @@ class Dialogue:
         self._buffer.detect_with(self._vad)
         if detection_of(settings) != self._state.detection:
             self._advance_turns(events.Configure(detection_of(settings)))
+        self._name_speakers()
+
+    def _name_speakers(self) -> None:
+        """Name the speakers of turns from now on, if the settings say so."""
+        transcription = self.settings.audio.input.transcription
+        setting = None if transcription is None else transcription.speaker_setting
+        if setting is None:
+            self._turn_speakers = None
+        elif self._turn_speakers is None or self._turn_speakers.setting != setting:
+            self._turn_speakers = TurnSpeakers(self._services, setting)
 
     @property
     def _vad(self) -> VadName:
@@ -322,6 +336,11 @@ class Dialogue:
             transcript = self._transcribe(start_ms, end_ms)
         self._transcriber.end_turn()
         previous = self.conversation.append(item)
+        if self._turn_speakers is None:
+            report = self._report_transcript(item, transcript, awaits_words)
+        else:
+            samples = self._buffer.samples(start_ms, end_ms)
+            report = self._report_speakers(item, transcript, samples, start_ms)
         self._buffer.drop(end_ms)
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)
         self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
@@ -329,7 +348,7 @@ class Dialogue:
         self._maker.transcripts[item.item_id] = transcript
         times_s = self._heard_s
         transcript.add_done_callback(lambda _: times_s.setdefault("transcript", time.monotonic()))
-        task = asyncio.create_task(self._report_transcript(item, transcript, awaits_words))
+        task = asyncio.create_task(report)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -342,6 +361,17 @@ class Dialogue:
             self._maker.transcripts.pop(item.item_id, None)
         if awaits_words:
             self._advance_turns(events.Transcript(text))
+
+    async def _report_speakers(
+        self, item: Item, transcript: asyncio.Future[str], samples: Float32, start_ms: int
+    ) -> None:
+        speakers, setting = self._turn_speakers, transcription_of(self._services, self.settings)
+        assert speakers is not None
+        if setting is not None:
+            with suppress(IzwiError):  # reported with the transcript
+                segments = await speakers.segments(setting, samples, transcript)
+                self._words.send_segments(item, segments, start_ms / 1000)
+        await self._report_transcript(item, transcript, awaits_words=False)
 
     # -- what is answered ------------------------------------------------------------------------
     def _speculate(self, number: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -34,12 +33,11 @@ from izwi_api.services.speakers.diarize import (
     PADDING_S,
     THRESHOLD,
     DiarizationOptions,
-    KnownSpeaker,
-    check_reference,
     diarize,
     spoken_pieces,
 )
 from izwi_api.services.speakers.encoder import SpeakerEncoder
+from izwi_api.services.speakers.live import known_speakers
 from izwi_api.services.transcription.align import Aligner, find_aligner
 from izwi_api.services.transcription.formats import (
     by_speaker,
@@ -62,8 +60,6 @@ from izwi_api.services.transcription.transcribe import (
     open_transcription,
 )
 from izwi_api.services.uploads import Upload
-from izwi_api.services.voices.base64_audio import decode_base64_audio
-from izwi_api.services.voices.encoding import decode_clip
 
 router = APIRouter(route_class=PlainRoute)
 
@@ -145,14 +141,9 @@ async def _spoken(
     frontend: TranscriptionFrontend,
 ) -> Sequence[SpokenPiece]:
     """Return the parts of the audio by speaker; none without speech."""
-    known = []
-    for name, text in zip(fields.known_speaker_names, fields.known_speaker_references, strict=True):
-        param = "known_speaker_references"
-        limit_bytes = services.settings.max_reference_bytes
-        content = await asyncio.to_thread(decode_base64_audio, text, limit_bytes, param)
-        samples = await decode_clip(services, content, SAMPLE_RATE, param)
-        check_reference(samples, param)
-        known.append(KnownSpeaker(name, samples))
+    known = await known_speakers(
+        services, fields.known_speaker_names, fields.known_speaker_references
+    )
     vad = fields.chunking_strategy
     options = DiarizationOptions(
         known,

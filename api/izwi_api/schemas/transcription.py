@@ -17,6 +17,7 @@ from pydantic import (
 
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.form import Form
+from izwi_api.schemas.known_speakers import SpeakerSetting
 from izwi_api.schemas.languages import LanguageName
 
 _LISTS = (
@@ -100,14 +101,7 @@ class TranscriptionForm(BaseModel):
     @model_validator(mode="after")
     def _known_in_pairs(self) -> TranscriptionForm:
         names, references = self.known_speaker_names, self.known_speaker_references
-        if len(names) != len(references):
-            raise InvalidRequest(
-                f"known_speaker_names has {len(names)} entries and known_speaker_references "
-                f"{len(references)}; each name needs one reference",
-                param="known_speaker_references",
-            )
-        if len(set(names)) < len(names):
-            raise InvalidRequest("two known speakers have one name", param="known_speaker_names")
+        SpeakerSetting(names, references)  # checks that they are pairs
         if names and not self.with_speakers:
             raise InvalidRequest(
                 "known speakers need response_format diarized_json", param="known_speaker_names"

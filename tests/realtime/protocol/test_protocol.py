@@ -187,3 +187,44 @@ def test_a_transcription_session_creates_no_responses():
     with pytest.raises(InvalidRequest):
         updated(session, {"instructions": "x"})
     assert "output" not in msgspec.to_builtins(session)["audio"]
+
+
+def speakers(**fields):
+    transcription = {"speakers": True, **fields}
+    changes = {"audio": {"input": {"transcription": transcription}}}
+    return updated(TranscriptionSettings(), changes).audio.input.transcription
+
+
+def test_speakers_are_named_only_when_asked():
+    assert speakers(speakers=False).speaker_setting is None
+    assert speakers(speaker_threshold=0.3).speaker_setting.threshold == 0.3
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"known_speaker_names": ["ann"]}, "known_speaker_references"),
+        (
+            {"known_speaker_names": ["a", "a"], "known_speaker_references": ["x", "y"]},
+            "known_speaker_names",
+        ),
+        (
+            {
+                "known_speaker_names": ["a"],
+                "known_speaker_references": ["x"],
+                "speakers": False,
+            },
+            "speakers",
+        ),
+    ],
+)
+def test_known_speakers_are_pairs(fields, param):
+    with pytest.raises(InvalidRequest) as refused:
+        _ = speakers(**fields).speaker_setting
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("fields", [{"known_speaker_names": ["x"] * 5}, {"speaker_threshold": 2}])
+def test_wrong_values_of_speakers_are_refused(fields):
+    with pytest.raises(InvalidRequest):
+        speakers(**fields)

@@ -40,6 +40,7 @@ from izwi_api.services.chat.images import with_pixels
 from izwi_api.services.chat.speech_to_speech import open_conversation
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.speakers.live import check_speakers
 from izwi_api.services.speech.writer import default_writable_model
 from izwi_api.services.transcription.live import default_streaming_model
 from izwi_api.services.voices.names import resolve_voice
@@ -204,6 +205,7 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
 
 async def check_settings(services: Services, settings: Settings) -> None:
     """Validate settings that depend on the models. Raises InvalidRequest or a subclass."""
+    await _check_speakers(services, settings)
     transcription = transcription_of(services, settings)
     if transcription is not None:
         services.registry.transcription(transcription.model or "")
@@ -222,6 +224,21 @@ async def check_settings(services: Services, settings: Settings) -> None:
         except VoiceNotFound as error:
             error.param = "session.audio.output.voice"
             raise
+
+
+async def _check_speakers(services: Services, settings: Settings) -> None:
+    transcription = settings.audio.input.transcription
+    try:
+        setting = None if transcription is None else transcription.speaker_setting
+        if setting is None:
+            return
+        if isinstance(settings, RealtimeSettings):
+            message = "speakers are told apart in transcription sessions only"
+            raise InvalidRequest(message, param="speakers")
+        await check_speakers(services, setting)
+    except InvalidRequest as error:
+        error.param = f"session.audio.input.transcription.{error.param}"
+        raise
 
 
 async def response_settings(

@@ -17,6 +17,7 @@ from izwi.errors import InvalidRequest
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import FORMATS, WireFormat
 from izwi_api.realtime.turns.rules import Detection, Eagerness, SemanticVad, ServerVad
+from izwi_api.schemas.known_speakers import KnownNames, KnownReferences, SpeakerSetting
 from izwi_api.settings import LEAST_LEAD_MS, MOST_LEAD_MS, VadName, check_vad, is_lead_ms
 
 _MAX_TEXT = 64 << 10
@@ -51,6 +52,9 @@ class Transcription(_Part, omit_defaults=True):
     """How the user's audio is transcribed.
 
     Unset fields are not sent: pipecat knows three of these keys and rejects others, even null.
+
+    The last four are extensions, named as those of a file: who speaks, in sessions that only
+    transcribe.
     """
 
     model: str | None = None
@@ -59,6 +63,21 @@ class Transcription(_Part, omit_defaults=True):
     keywords: list[str] | None = None
     prompt: _Text | None = None
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    speakers: bool = False
+    speaker_threshold: Annotated[float, Meta(ge=-1.0, le=1.0)] | None = None
+    known_speaker_names: KnownNames = []
+    known_speaker_references: KnownReferences = []
+
+    @property
+    def speaker_setting(self) -> SpeakerSetting | None:
+        """Return how speakers are told apart, or None. Raises InvalidRequest."""
+        if not self.speakers:
+            if self.known_speaker_names or self.known_speaker_references:
+                raise InvalidRequest("known speakers need speakers: true", param="speakers")
+            return None
+        return SpeakerSetting(
+            self.known_speaker_names, self.known_speaker_references, self.speaker_threshold
+        )
 
 
 class NoiseReduction(_Part):

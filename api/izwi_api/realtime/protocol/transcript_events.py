@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from izwi.errors import IzwiError
 from izwi_api.realtime.protocol.items import Item
 
 _KIND = "conversation.item.input_audio_transcription"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerSegment:
+    """What one speaker says in a turn.
+
+    Attributes:
+        start_s: Seconds since the turn's audio began.
+        end_s: Where it ends.
+        speaker: A name; "" if the engine failed to tell.
+    """
+
+    start_s: float
+    end_s: float
+    speaker: str
+    text: str
 
 
 class TranscriptEvents:
@@ -48,6 +65,26 @@ class TranscriptEvents:
         if is_needed():
             self.complete(item, text)
         return text
+
+    def send_segments(self, item: Item, segments: Sequence[SpeakerSegment], start_s: float) -> None:
+        """Send what each speaker says in an item.
+
+        Args:
+            item: The item.
+            segments: What is said.
+            start_s: Where the item's audio begins, in seconds of the session's audio.
+        """
+        for number, segment in enumerate(segments):
+            self._emit(
+                f"{_KIND}.segment",
+                item_id=item.item_id,
+                content_index=0,
+                id=f"seg_{item.item_id.removeprefix('item_')}_{number}",
+                speaker=segment.speaker,
+                start=round(start_s + segment.start_s, 3),
+                end=round(start_s + segment.end_s, 3),
+                text=segment.text,
+            )
 
     def complete(self, item: Item, text: str) -> None:
         """Send the complete transcript of an item."""

@@ -13,6 +13,7 @@ from izwi.host.threads import compute
 from izwi.model.frontend import TranscriptionFrontend
 from izwi_api.services.speakers.clusters import match_known, unit
 from izwi_api.services.speakers.encoder import SAMPLE_RATE, SpeakerEncoder
+from izwi_api.services.speakers.online import letters_without
 from izwi_api.services.speakers.timeline import Turn, label_turns, speech_windows
 from izwi_api.services.transcription.transcribe import SpokenPiece
 
@@ -102,26 +103,10 @@ async def known_vectors(encoder: SpeakerEncoder, known: Sequence[KnownSpeaker]) 
 
 def speaker_names(count: int, matches: Mapping[int, int], known: Sequence[str]) -> list[str]:
     """Return the name of each speaker: that of a known one, or the next of A, B, ... Z, AA, ..."""
-    letters = iter(_letters(count + len(known)))
-    taken = set(known)
-    names = []
-    for speaker in range(count):
-        if speaker in matches:
-            names.append(known[matches[speaker]])
-        else:
-            names.append(next(letter for letter in letters if letter not in taken))
-    return names
-
-
-def _letters(count: int) -> list[str]:
-    names = []
-    for number in range(count):
-        name, rest = "", number + 1
-        while rest:
-            rest, place = divmod(rest - 1, 26)
-            name = chr(ord("A") + place) + name
-        names.append(name)
-    return names
+    letters = letters_without(known)
+    return [
+        known[matches[speaker]] if speaker in matches else next(letters) for speaker in range(count)
+    ]
 
 
 def spoken_pieces(

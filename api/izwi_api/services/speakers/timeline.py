@@ -10,6 +10,7 @@ import numpy as np
 
 from izwi.arrays import Float32, Int64
 from izwi_api.services.speakers.clusters import Float64, centroids, cluster, unit
+from izwi_api.services.speakers.mixtures import explained, without_mixtures
 
 SAMPLE_RATE = 16_000
 WINDOW_S, HOP_S = 1.5, 0.5
@@ -21,9 +22,6 @@ SLOT_S = 0.1
 _LEAST_SPEAKER_S = 1.0
 # A stretch of one voice shorter than this inside a region belongs to its neighbour.
 _LEAST_STRETCH_S = 0.5
-# Two voices at once: both shares of a window's vector are at least this, and together they explain
-# it better than one of them by this cosine.
-_LEAST_SHARE, _LEAST_GAIN = 0.3, 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,37 @@ def label_turns(
     """
     if not windows:
         return [], np.zeros((0, 0))
-    labels = _without_rare(vectors, cluster(vectors, threshold), windows)
+    labels = window_labels(windows, vectors, threshold)
     found = centroids(vectors, labels)
+    return _renumbered(turns_of(regions, windows, vectors, found), found)
+
+
+def window_labels(windows: Sequence[Window], vectors: Float32, threshold: float) -> Int64:
+    """Return the speaker of each window, (windows,) labels from 0.
+
+    Args:
+        windows: From `speech_windows`, at least one.
+        vectors: (windows, size), a speaker vector of each.
+        threshold: See `cluster`.
+    """
+    labels = _without_rare(vectors, cluster(vectors, threshold), windows)
+    return without_mixtures(vectors, labels)
+
+
+def turns_of(
+    regions: Sequence[tuple[int, int]],
+    windows: Sequence[Window],
+    vectors: Float32,
+    found: Float64,
+) -> list[Turn]:
+    """Return the turns of known speakers by start.
+
+    Args:
+        regions: Ranges [start, stop) of samples with speech.
+        windows: From `speech_windows`.
+        vectors: (windows, size), a speaker vector of each.
+        found: (speakers, size) of length 1, the vector of each speaker.
+    """
     scores = unit(vectors) @ found.T  # (windows, speakers)
     shared = _shared(unit(vectors), found)
     turns: list[Turn] = []
@@ -111,7 +138,7 @@ def label_turns(
         inside = [n for n, window in enumerate(windows) if window.region == number]
         taken = [windows[n] for n in inside]
         turns += _region_turns(region, taken, scores[inside], [shared[n] for n in inside])
-    return _renumbered(sorted(turns, key=lambda turn: (turn.start, turn.stop)), found)
+    return sorted(turns, key=lambda turn: (turn.start, turn.stop))
 
 
 def _without_rare(vectors: Float32, labels: Int64, windows: Sequence[Window]) -> Int64:
@@ -130,21 +157,14 @@ def _without_rare(vectors: Float32, labels: Int64, windows: Sequence[Window]) ->
 
 
 def _shared(units: Float64, found: Float64) -> list[tuple[int, int] | None]:
-    """Return the two speakers of each window in which both are heard at once; else None.
-
-    The vector of two voices at once lies between those of each. Their shares are the least-squares
-    solution with two speakers.
-    """
+    """Return the two speakers of each window in which both are heard at once; else None."""
     shared: list[tuple[int, int] | None] = []
     for vector in units:
         pair = None
         scores = found @ vector
         if len(found) > 1:
             first, second = np.argsort(-scores)[:2].tolist()
-            basis = found[[first, second]]
-            shares = np.linalg.lstsq(basis.T, vector, rcond=None)[0]
-            gain = float(unit(shares @ basis) @ vector) - float(scores[first])
-            if shares.min() >= _LEAST_SHARE and gain >= _LEAST_GAIN:
+            if explained(vector, found[[first, second]]) is not None:
                 pair = first, second
         shared.append(pair)
     return shared
