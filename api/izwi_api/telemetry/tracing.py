@@ -183,8 +183,6 @@ class Tracing:
             known = {names.EVENT_SECONDS: lasted_s} if event is TimedEvent.UNDERRUN else {}
             at_ns = self._ns(request.submitted_s + at_s)
             span.add_event(event.value, known, timestamp=at_ns)
-        if request.timing is not None and request.timing.is_resumed:
-            span.add_event("moved")
 
     def _ns(self, at_s: float) -> int:
         return self._offset_ns + round(at_s * _NS)
