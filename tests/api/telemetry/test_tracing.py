@@ -299,6 +299,30 @@ def test_what_happened_between_phases_is_an_event_at_its_time():
     assert underrun.attributes["izwi.seconds"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("environ", "flags", "is_traced"),
+    [
+        ({}, "00", False),  # the caller's decision holds
+        ({}, "03", True),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, "00", True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, "01", False),
+    ],
+)
+def test_the_environments_sampler_chooses_calls(monkeypatch, environ, flags, is_traced):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    traced = Traced()
+    parent = CALLER["traceparent"][:-2] + flags
+    call = CallObserver((traced.open(),), traces=True).open_call("call-1", parent)
+    call.route = "/v1/audio/speech"
+    call.end()
+    assert [span.name for span in traced.roots] == ["text_to_speech"] * is_traced
+    for span in traced.spans:
+        assert span.context.trace_id == span.parent.trace_id
+        is_random = span.context.trace_flags == 0x03
+        assert is_random == (flags == "03")
+
+
 def test_a_request_that_moved_twice_has_the_events_of_all_its_engines():
     first, second = Timing(0.1, 0.2), Timing(0.5, 0.7, is_resumed=True)
     first.note(TimedEvent.PAUSED, 0.15)
