@@ -163,7 +163,7 @@ def test_the_pod_runs_as_the_images_user_and_writes_where_the_image_does() -> No
 @pytest.mark.parametrize("folder", ["base", "gpu"])
 def test_kubernetes_accepts_what_kustomize_makes(folder: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    made = _kustomize(folder)
+    made = kustomized(folder)
     kinds = [one["kind"] for one in made]
     assert {"Deployment", "Service", "ConfigMap", "PodDisruptionBudget"} <= set(kinds)
     for one in made:
@@ -176,7 +176,7 @@ def test_kubernetes_accepts_what_kustomize_makes(folder: str) -> None:
 
 @pytest.mark.skipif(KUBECTL is None, reason="needs kubectl")
 def test_selectors_match_the_pods_labels() -> None:
-    made = {one["kind"]: one for one in _kustomize("gpu")}
+    made = {one["kind"]: one for one in kustomized("gpu")}
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert made["Service"]["spec"]["selector"].items() <= labels.items()
     for kind in ("PodDisruptionBudget", "Deployment"):
@@ -187,7 +187,7 @@ def test_selectors_match_the_pods_labels() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def _kustomize(folder: str) -> list[dict[str, Any]]:
+def kustomized(folder: str) -> list[dict[str, Any]]:
     command = shlex.split(f"kubectl kustomize {KUBERNETES / folder}")
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))

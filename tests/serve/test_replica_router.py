@@ -142,6 +142,25 @@ async def test_a_stream_that_moves_back_and_forth_is_unchanged():
         assert given(chunks) == given(expected)
 
 
+async def test_the_last_chunk_says_when_its_request_moved():
+    async with Replicas() as world:
+        now_s = asyncio.get_running_loop().time
+        before_s = now_s()
+        stream = world.router.submit(endless("a", 3, 100))
+        submitted_s = now_s()
+        first = await anext(stream)
+        drained_s = now_s()
+        world.router.drain(world.where("a"))
+        moved_s = now_s()
+        last = (await asyncio.wait_for(read(stream), 60))[-1]
+    assert not first.timing.is_resumed
+    assert last.timing.is_resumed
+    ((found_s, lasted_s),) = [rest for event, *rest in last.timing.events if event == "moved"]
+    assert drained_s - submitted_s <= found_s <= moved_s - before_s
+    assert lasted_s == 0.0
+    assert last.timing.admitted_s > found_s  # it counts from the first submission, too
+
+
 async def test_written_text_a_pause_and_backpressure_move_along():
     request = toy_request("a", 4, seed=1, frames=30, open_input=True)
     unread = endless("b", 4, 60)

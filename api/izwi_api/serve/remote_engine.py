@@ -450,7 +450,9 @@ class RemoteEngine:
         ]
 
     def _resubmit(self, resumable: ResumableRequest) -> None:
-        log = resumable.log(asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        log = resumable.log(now_s)
+        resumable.moves_s.append(now_s - resumable.submitted_s)
         frames = self._codec.submit(
             self._peer, [resumable.request], [log], with_ask=self._sends_asks
         )

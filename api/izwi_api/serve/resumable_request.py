@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from weakref import ref
 
 import numpy as np
+from msgspec.structs import replace
 
 from izwi.arrays import Float32, Int64
 from izwi.engine_client.output_stream import Stream
@@ -31,6 +32,7 @@ class ResumableRequest:
         is_cause: It may not run again.
         together: Ids of the requests that it was submitted with, itself included.
         submitted_s: When, on the event loop's clock.
+        moves_s: When other engines were told to resume it, in seconds since it was submitted.
         refused_by: Replicas that did not run it: their queues refused it, or they failed.
         work: Its predicted work, if a router counts that.
     """
@@ -48,6 +50,7 @@ class ResumableRequest:
     is_cause: bool = False
     together: tuple[str, ...] = ()
     submitted_s: float = 0.0
+    moves_s: list[float] = field(default_factory=list)
     refused_by: frozenset[int] = frozenset()
     work: float = 0.0
     _entries: list[Int64] = field(default_factory=list)
@@ -78,6 +81,8 @@ class ResumableRequest:
 
     def give(self, chunk: Chunk, now_s: float) -> None:
         """Pass a chunk to the reader, and add its output to the log."""
+        if chunk.timing is not None and chunk.timing.is_resumed:
+            chunk = replace(chunk, timing=chunk.timing.after_moves(self.moves_s))
         if len(chunk.entries):
             self._entries.append(chunk.entries)
         if chunk.logprobs is not None and len(chunk.logprobs):

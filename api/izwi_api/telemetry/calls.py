@@ -6,8 +6,8 @@ inherited by tasks. When it ends, its `CallObserver` writes a log line, counts, 
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -252,9 +252,9 @@ class CallObserver:
             parent: The caller's trace context, or an empty text.
         """
         context = parent
-        if self._traces:  # the span is made at the end, with these ids
-            trace_id = parent[3:35] or secrets.token_hex(16)
-            context = f"00-{trace_id}-{secrets.token_hex(8)}-{parent[53:] or '01'}"
+        if self._traces:  # the span is made at the end, with these ids; nothing depends on secrecy
+            trace_id = parent[3:35] or f"{random.getrandbits(128) or 1:032x}"
+            context = f"00-{trace_id}-{random.getrandbits(64) or 1:016x}-{parent[53:] or '01'}"
         return Call(self, Correlation(call_id, context), parent, self.clock())
 
     def request_ended(self, request: EngineRequest) -> None:

@@ -182,6 +182,8 @@ class EngineRequest:
     def _take_timing(self, timing: Timing) -> None:
         known = self.timing
         if timing.is_resumed and known is not None:  # the times of the engine that began it stay
+            before = [event for event in known.events if event not in timing.events]
+            known.events = sorted(before + timing.events, key=lambda event: event[1])
             known.is_resumed, timing = True, known
         self.timing = timing
 

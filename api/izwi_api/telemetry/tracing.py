@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from izwi import __version__
 from izwi.request.timing import TimedEvent
 from izwi_api.telemetry import conventions as names
 from izwi_api.telemetry.calls import Call, Turn, now_s
@@ -21,9 +20,9 @@ from izwi_api.telemetry.engine_request import EngineRequest, Phase
 from izwi_api.telemetry.exporters import Signal, open_exporter, own_resource
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import SpanProcessor
-    from opentelemetry.trace import Span
+
+    from izwi_api.telemetry.spans import OpenSpan
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +60,9 @@ class Tracing:
         clock: Callable[[], float] = now_s,
         wall_clock: Callable[[], int] = time.time_ns,
     ):
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from izwi_api.telemetry.spans import Spans
 
-        self._ids = _CallIds(RandomIdGenerator())
-        ids: Any = self._ids  # it has the methods of the SDK's class, which is not imported here
-        self._provider = TracerProvider(resource=own_resource(), id_generator=ids)
-        self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("izwi", __version__)
+        self._spans = Spans(processor, own_resource())
         # one offset for all spans, so that the order of calls is that of the monotonic clock
         self._offset_ns = wall_clock() - round(clock() * _NS)
 
@@ -89,47 +83,40 @@ class Tracing:
 
     def close(self) -> None:
         """Export what is left; a collector that does not answer is not waited for long."""
-        self._provider.shutdown()
+        self._spans.close()
 
     def _trace(self, call: Call) -> None:
-        turn, operation = call.turn, call.operation
-        start_s = call.started_s
+        turn, start_s = call.turn, call.started_s
         if turn is not None:  # the answer begins where the user's last word ended
             start_s = min([start_s, *turn.times_s.values()])
-        self._ids.preset = call.correlation.trace_id, call.correlation.span_id
-        kind = _kinds().SERVER
-        name = f"{operation} {call.model}".rstrip()
-        root = self._tracer.start_span(
-            name,
-            _context_of(call.parent),
-            kind,
-            _call_attributes(call),
-            start_time=self._ns(start_s),
+        model = call.model
+        chosen_by = {names.REQUEST_MODEL: model, names.HTTP_ROUTE: call.route or ""}
+        name = f"{call.operation} {model}".rstrip()
+        root = self._spans.open_root(
+            name, call.correlation, call.parent, chosen_by, self._ns(start_s)
         )
-        self._ids.preset = None
-        if root.is_recording():
-            inner = _inside(root)
-            if turn is not None:
-                self._add_turn(root, inner, call, turn)
-            else:
-                self._add_requests(root, inner, call)
-            if call.first_audio_s is not None:
-                root.add_event("first_audio", timestamp=self._ns(call.first_audio_s))
-            if call.status >= 500:
-                root.set_status(_statuses().ERROR)
-        root.end(self._ns(call.ended_s))
+        if root is None:
+            return
+        root.attributes |= _call_attributes(call)
+        if turn is not None:
+            self._add_turn(root, call, turn)
+        else:
+            self._add_requests(root, call)
+        if call.first_audio_s is not None:
+            root.add_event("first_audio", self._ns(call.first_audio_s))
+        root.end(self._ns(call.ended_s), is_root=True, is_error=call.status >= 500)
 
-    def _add_requests(self, root: Span, context: Context, call: Call) -> None:
+    def _add_requests(self, root: OpenSpan, call: Call) -> None:
         if len(call.requests) == 1:
             request = call.requests[0]
-            self._add_phases(call.phases(), context)
+            self._add_phases(call.phases(), root)
             self._add_events(root, request)
             return
         for request in call.requests:
-            self._add_request(request, context, call.operation)
+            self._add_request(request, root, call.operation)
 
     def _add_request(
-        self, request: EngineRequest, context: Context, operation: Operation | None
+        self, request: EngineRequest, parent: OpenSpan, operation: Operation | None
     ) -> None:
         """Add a request's own span; a piece of what the call asked for is no operation itself."""
         end_s = request.ended_s or request.submitted_s
@@ -138,16 +125,14 @@ class Tracing:
         else:
             name = f"{request.wish.operation} {request.wish.model}"
             attributes = _operation_attributes([request], request.wish.operation)
-        span = self._tracer.start_span(
-            name, context, attributes=attributes, start_time=self._ns(request.submitted_s)
-        )
-        self._add_phases(request.phases(), _inside(span))
+        span = parent.open_child(name, self._ns(request.submitted_s), attributes)
+        self._add_phases(request.phases(), span)
         self._add_events(span, request)
         if request.first_audio_s is not None:
-            span.add_event("first_audio", timestamp=self._ns(request.first_audio_s))
+            span.add_event("first_audio", self._ns(request.first_audio_s))
         span.end(self._ns(end_s))
 
-    def _add_turn(self, root: Span, context: Context, call: Call, turn: Turn) -> None:
+    def _add_turn(self, root: OpenSpan, call: Call, turn: Turn) -> None:
         """Add what an answer waited for: hearing, thinking and speaking follow each other."""
         times_s = turn.times_s
         start_s = times_s.get("speech", call.started_s)
@@ -158,86 +143,31 @@ class Tracing:
             ("speaking", "", Operation.SPEECH),
         ):
             end_s = max(start_s, times_s.get(until, start_s) if until else call.ended_s)
-            span = self._tracer.start_span(name, context, start_time=self._ns(start_s))
-            inner = _inside(span)
+            span = root.open_child(name, self._ns(start_s))
             parts = turn.hearing if name == "hearing" else requests
             for request in parts:
                 if request.wish.operation is operation:
-                    self._add_request(request, inner, Operation.REALTIME)
+                    self._add_request(request, span, Operation.REALTIME)
             if name == "hearing" and "turn_end" in times_s:
-                span.add_event("end_of_speech", timestamp=self._ns(times_s["turn_end"]))
+                span.add_event("end_of_speech", self._ns(times_s["turn_end"]))
             if name == "speaking" and "audio" in times_s:
-                span.add_event("first_audio", timestamp=self._ns(times_s["audio"]))
+                span.add_event("first_audio", self._ns(times_s["audio"]))
             span.end(self._ns(end_s))
             start_s = end_s
         for request in requests:
             self._add_events(root, request)
 
-    def _add_phases(self, phases: list[Phase], context: Context) -> None:
+    def _add_phases(self, phases: list[Phase], parent: OpenSpan) -> None:
         for phase in phases:
-            span = self._tracer.start_span(phase.name, context, start_time=self._ns(phase.start_s))
-            span.end(self._ns(phase.end_s))
+            parent.open_child(phase.name, self._ns(phase.start_s)).end(self._ns(phase.end_s))
 
-    def _add_events(self, span: Span, request: EngineRequest) -> None:
+    def _add_events(self, span: OpenSpan, request: EngineRequest) -> None:
         for event, at_s, lasted_s in request.timing.events if request.timing else ():
             known = {names.EVENT_SECONDS: lasted_s} if event is TimedEvent.UNDERRUN else {}
-            at_ns = self._ns(request.submitted_s + at_s)
-            span.add_event(event.value, known, timestamp=at_ns)
-        if request.timing is not None and request.timing.is_resumed:
-            span.add_event("moved")
+            span.add_event(event.value, self._ns(request.submitted_s + at_s), known)
 
     def _ns(self, at_s: float) -> int:
         return self._offset_ns + round(at_s * _NS)
-
-
-class _CallIds:
-    """Gives the next span the ids of its call, and random ones to all others."""
-
-    def __init__(self, random: Any):
-        self.preset: tuple[str, str] | None = None
-        self._random = random
-
-    def generate_trace_id(self) -> int:
-        """Return the id of a new trace."""
-        made: int = int(self.preset[0], 16) if self.preset else self._random.generate_trace_id()
-        return made
-
-    def generate_span_id(self) -> int:
-        """Return the id of a new span."""
-        made: int = int(self.preset[1], 16) if self.preset else self._random.generate_span_id()
-        return made
-
-    def is_trace_id_random(self) -> bool:
-        """Return whether all bits of trace ids are random, as `secrets` makes them."""
-        return True
-
-
-def _kinds() -> Any:
-    from opentelemetry.trace import SpanKind
-
-    return SpanKind
-
-
-def _statuses() -> Any:
-    from opentelemetry.trace import StatusCode
-
-    return StatusCode
-
-
-def _context_of(traceparent: str) -> Context:
-    """Return the context of a caller's span; an empty one starts a new trace."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    carrier = {"traceparent": traceparent} if traceparent else {}
-    return TraceContextTextMapPropagator().extract(carrier, Context())
-
-
-def _inside(span: Span) -> Context:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import set_span_in_context
-
-    return set_span_in_context(span, Context())
 
 
 def _call_attributes(call: Call) -> Attributes:

@@ -281,6 +281,7 @@ def test_what_happened_between_phases_is_an_event_at_its_time():
         (TimedEvent.RESUMED, 3.0, 0.0),
         (TimedEvent.PREEMPTED, 4.0, 0.0),
         (TimedEvent.UNDERRUN, 5.0, 0.25),
+        (TimedEvent.MOVED, 6.0, 0.0),
     ]
     for event in happened:
         timing.note(*event)
@@ -291,12 +292,70 @@ def test_what_happened_between_phases_is_an_event_at_its_time():
     call.end()
     (root,) = traced.roots
     times = {one.name: (one.timestamp - root.start_time) / 1e9 for one in root.events}
-    moved_s = times.pop("moved")
-    assert moved_s > 0
-    expected = {"paused": 3, "resumed": 4, "preempted": 5, "underrun": 6, "first_audio": 2}
+    expected = {"paused": 3, "resumed": 4, "preempted": 5, "underrun": 6, "moved": 7}
+    expected["first_audio"] = 2
     assert times == pytest.approx(expected)
     (underrun,) = [one for one in root.events if one.name == "underrun"]
     assert underrun.attributes["izwi.seconds"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "is_traced"),
+    [
+        ({}, "00", False),  # the caller's decision holds
+        ({}, "03", True),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, "00", True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, "01", False),
+    ],
+)
+def test_the_environments_sampler_chooses_calls(monkeypatch, environ, flags, is_traced):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    traced = Traced()
+    parent = CALLER["traceparent"][:-2] + flags
+    call = CallObserver((traced.open(),), traces=True).open_call("call-1", parent)
+    call.route = "/v1/audio/speech"
+    call.end()
+    assert [span.name for span in traced.roots] == ["text_to_speech"] * is_traced
+    for span in traced.spans:
+        assert span.context.trace_id == span.parent.trace_id
+        is_random = span.context.trace_flags == 0x03
+        assert is_random == (flags == "03")
+
+
+def test_a_request_that_moved_twice_has_the_events_of_all_its_engines():
+    first, second = Timing(0.1, 0.2), Timing(0.5, 0.7, is_resumed=True)
+    first.note(TimedEvent.PAUSED, 0.15)
+    second.note(TimedEvent.UNDERRUN, 0.6, 0.25)
+    third = Timing(0.5, 0.7, ended_s=2.0, is_resumed=True)
+    third.note(TimedEvent.PREEMPTED, 1.0)
+    prompt = SimpleNamespace(num_positions=5)
+    request = EngineRequest(wish_of(Request("a", TTS, prompt), Capability.SPEAK), 11.0)
+    for timing in (first, second.after_moves([3.0]), third.after_moves([3.0, 8.0])):
+        request.add_chunk(Chunk("a", np.zeros((1, 4), np.int64), timing=timing), None, 12.0)
+    assert request.timing.is_resumed
+    assert (request.timing.admitted_s, request.timing.first_entry_s) == (0.1, 0.2)
+    assert [(event.value, at_s, lasted_s) for event, at_s, lasted_s in request.timing.events] == [
+        ("paused", 0.15, 0.0),
+        ("moved", 3.0, 0.0),
+        ("underrun", 3.6, 0.25),
+        ("moved", 8.0, 0.0),
+        ("preempted", 9.0, 0.0),
+    ]
+
+
+def test_a_request_that_moved_before_its_first_output_waited_until_the_next_engine_began_it():
+    prompt = SimpleNamespace(num_positions=5)
+    request = EngineRequest(wish_of(Request("a", TTS, prompt), Capability.SPEAK), 11.0)
+    timing = Timing(0.5, 0.75, ended_s=1.0, is_resumed=True).after_moves([3.0])
+    last = Chunk("a", np.zeros((1, 4), np.int64), reason=Reason.STOP, timing=timing)
+    request.add_chunk(last, None, 15.5)
+    assert timing.ended_s == 4.0
+    assert [(phase.name, phase.seconds) for phase in request.phases()] == [
+        ("queue", 3.5),
+        ("prefill", 0.25),
+        ("decode", 0.75),
+    ]
 
 
 LIVE = {
