@@ -121,8 +121,8 @@ class ServedModel(Generic[FrontendT_co]):
         is_live: Its requests are those of a live session. They have priority, and if the engine
             process has died, they wait for the next one: the user cannot be asked to repeat what
             they said.
-        max_entries: Most entries of its answers, while it is loaded; None: as they ask.
         adapter: With what the engine runs its requests; None: as it is.
+        max_entries: Most entries of its answers, while it is loaded; None: as they ask.
     """
 
     name: str
@@ -130,8 +130,8 @@ class ServedModel(Generic[FrontendT_co]):
     fingerprint: str
     engine: EngineClient
     is_live: bool = False
-    max_entries: int | None = None
     adapter: AdapterRef | None = None
+    max_entries: int | None = None
 
     def can(self, capability: Capability) -> bool:
         """Return whether the model has a capability."""

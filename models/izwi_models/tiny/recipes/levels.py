@@ -36,7 +36,7 @@ def measured(speaker: Speaker, voice: str, seeds: Sequence[int]) -> float:
     levels = []
     for seed in seeds:
         codes = speaker.speak(
-            SENTENCES,
+            list(SENTENCES),
             [voice] * len(SENTENCES),
             TextMode.FULL,
             Sampling(),
