@@ -199,7 +199,8 @@ def request_cpu_ms() -> dict[str, float]:
         for row in _read("api_server_cost")["rows"]
         if row["keyed"] and row["chunks"] == 9
     )
-    traces = {row["traces"]: row for row in _read("tracing_cost")["rows"]}
+    alone = (row for row in _read("tracing_cost")["rows"] if "chunks" in row)
+    traces = {row["traces"]: row for row in alone}
     (router,) = (
         row["router_cpu_ms"]
         for row in _read("replicas_tts-1.7b")["rows"]
