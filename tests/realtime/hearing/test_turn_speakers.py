@@ -61,7 +61,7 @@ def segments(monkeypatch):
     def run(named, text="Hello there."):
         monkeypatch.setattr(Scripted, "named", named)
 
-        async def told():
+        async def spoken():
             transcript = asyncio.get_running_loop().create_future()
             if isinstance(text, Exception):
                 transcript.set_exception(text)
@@ -71,7 +71,7 @@ def segments(monkeypatch):
             made = await speakers.segments(Transcription(model="any"), TURN, transcript)
             return [(one.start_s, one.end_s, one.speaker, one.text) for one in made]
 
-        return asyncio.run(told())
+        return asyncio.run(spoken())
 
     return run
 
