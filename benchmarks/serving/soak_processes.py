@@ -127,8 +127,8 @@ def pages_bytes_of(metrics: str) -> dict[str, int]:
                 found.setdefault(who, {})[name] = one.value
     sizes: dict[str, int] = {}
     for (engine, _), counts in found.items():
-        held = counts["pages"] - counts["free_pages"] + counts.get("host_pages", 0.0)
-        sizes[engine] = sizes.get(engine, 0) + round(held * counts["page_bytes"])
+        used = counts["pages"] - counts["free_pages"] + counts.get("host_pages", 0.0)
+        sizes[engine] = sizes.get(engine, 0) + round(used * counts["page_bytes"])
     return sizes
 
 

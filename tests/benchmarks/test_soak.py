@@ -100,9 +100,9 @@ def test_pages_that_fill_up_are_no_leak(pages_mib: int, leak_mib: int, has_grown
     samples = []
     for place in range(40):
         touched = pages_mib * _MIB * place // 40
-        held = touched if place % 2 == 0 else 0
+        in_pages = touched if place % 2 == 0 else 0
         pss = 100 * _MIB + touched + leak_mib * _MIB * place // 40
-        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, held)}
+        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, in_pages)}
         samples.append(Sample(60.0 * place, True, used, 0.0))
     (trend,) = trends(samples, 600.0)
     assert trend.has_grown(1.0) is has_grown
