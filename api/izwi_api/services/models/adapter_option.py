@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from izwi.checkpoints.adapter_folder import is_adapter
 from izwi.errors import InvalidRequest
 
 OPTION = "--adapter"
@@ -20,6 +19,8 @@ def parse_adapters(entries: Iterable[str]) -> dict[str, Path]:
         InvalidRequest: An entry is not of this form, its folder has no adapter, or a name is given
             twice.
     """
+    from izwi.checkpoints.adapter_folder import is_adapter  # imports what engines need
+
     adapters: dict[str, Path] = {}
     for entry in entries:
         name, equals, place = entry.partition("=")
