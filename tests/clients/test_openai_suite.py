@@ -18,12 +18,13 @@ from tests.clients.openai_suite import (
     run_suite,
 )
 
-pytestmark = pytest.mark.timeout(1800)  # a server and some hundred requests
+# a server and some hundred requests
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(
     scope="module",
-    params=[STRICT, pytest.param(EVERY_CLIENT, marks=pytest.mark.slow)],
+    params=[STRICT, EVERY_CLIENT],
     ids=["strict blocking clients", "every client"],
 )
 def outcomes(request, tmp_path_factory):

@@ -80,6 +80,7 @@ def spoken(name: str, seed: int, frames: int) -> Request:
     burst=st.integers(0, 12),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow
 def test_outliers_delay_what_comes_after_them_by_no_more_than_a_step(
     outliers: dict[int, float], burst: int, seed: int
 ) -> None:

@@ -249,6 +249,7 @@ def test_a_larger_transcriber_is_gone_on_with_in_its_own_sizes(tmp_path: Path) -
     assert torch.equal(again.weights.views()["phone_head.weight"], head.float())
 
 
+@pytest.mark.slow
 def test_the_decoder_learns_english_from_texts_that_nobody_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_the_decoder_does_not_trust_what_it_wrote(tmp_path: Path) -> None:
     assert torch.equal(trainer._misread(answers), answers)
 
 
+@pytest.mark.slow
 def test_weights_are_chosen_by_clips_and_averaged_along_the_way(tmp_path: Path) -> None:
     folder = tmp_path / "asr"
     shutil.copytree(EMBEDDED, folder)

@@ -159,6 +159,7 @@ def note_share(recipe, shares: list[float]):
     return noted
 
 
+@pytest.mark.slow
 def test_training_continues_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     for stem in ("train0000", "heldout"):

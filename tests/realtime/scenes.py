@@ -119,6 +119,7 @@ SCENES = {
 # Like others of them: the same is decided, with another sound, echo or noise.
 AT_NIGHT = (
     *("a long turn", "two questions", "a longer pause, by silence", "no, wait", "okay", "right"),
+    "no, wait over an echo",
     *("overlap from the first word", "overlap with the last words", "another person asks"),
     *("music begins over the answer", "music behind a question", "babble behind a question"),
     *("noise at 10 dB, and stop", "echo at -10 dB after 400 ms", "mm-hm over an echo"),

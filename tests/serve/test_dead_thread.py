@@ -84,7 +84,8 @@ def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path, words):
             assert say(server) == said
 
 
-@pytest.mark.parametrize("word", ["abort", pytest.param("_settle_changes", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/engine/test_dead_thread.py has its parts
+@pytest.mark.parametrize("word", ["abort", "_settle_changes"])
 def test_in_process_its_requests_fail_and_it_is_not_ready(tmp_path, word):
     with breakable(tmp_path, "--in-process", BREAKS_HERE="1") as (server, order):
         listener = Listener(server)

@@ -190,6 +190,7 @@ def test_a_killed_api_server_costs_its_listeners_alone(server, said):
     assert say(server) == said
 
 
+@pytest.mark.slow
 def test_streams_outlive_the_deaths_of_engines_between_which_they_get_on(server, said):
     ask = ASK | {"input": SENTENCE * 2}
     undisturbed = Listener(server, ask)

@@ -220,6 +220,7 @@ def test_a_model_that_cannot_be_loaded_raises(cli):
         Client("http://127.0.0.1:9").say("hi")
 
 
+@pytest.mark.slow
 def test_http_limits_do_not_apply_in_process(cli, monkeypatch, tone_wav):
     monkeypatch.setenv("IZWI_MAX_UPLOAD_MB", "0.001")
     monkeypatch.setenv("IZWI_API_KEY", "a-key-that-a-server-would-ask-for")

@@ -95,6 +95,7 @@ def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path):
         assert_cut_off(server, seen)
 
 
+@pytest.mark.slow
 def test_answers_and_sessions_end_when_time_is_up(tmp_path):
     with served(tmp_path, "--drain-s", "2") as server:
         url = server.url.replace("http", "ws") + "/v1/audio/speech/stream"

@@ -74,7 +74,7 @@ def fit_together(body):
 
 
 @examples(
-    80,
+    40,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

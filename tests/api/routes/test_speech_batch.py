@@ -193,6 +193,7 @@ def test_disconnect_ends_the_whole_batch(client, server, num_read):
     assert len(server.engine.aborted) == num_aborted + 6
 
 
+@pytest.mark.slow
 def test_the_embedded_voice_says_what_it_says_alone(tmp_path):
     ask = {"voice": "amber", "response_format": "pcm"}
     texts = ["Hello there.", "My friend."]

@@ -116,15 +116,8 @@ async def test_marks_are_not_said(engine, registry):
     np.testing.assert_array_equal(marked, plain)
 
 
-# other requests take longer than a long pause does
-@pytest.mark.parametrize(
-    ("pause_s", "evicted"),
-    [
-        pytest.param(0.2, False, marks=pytest.mark.slow),
-        pytest.param(2.0, False, marks=pytest.mark.slow),
-        (0.2, True),
-    ],
-)
+@pytest.mark.slow  # tests/engine/test_pause.py pauses toy models in every way
+@pytest.mark.parametrize(("pause_s", "evicted"), [(0.2, False), (2.0, False), (0.2, True)])
 async def test_a_pause_does_not_change_the_audio(engine, registry, pause_s, evicted):
     text, undisturbed = await read(await answer(engine, registry))
     spoken, audio, written, num_pauses = await answer(engine, registry), [], "", 0
