@@ -110,7 +110,7 @@ class Whole:
 
     def cpu_ms(self) -> tuple[float, float]:
         """Return processor time so far in ms: of API servers, and of engines."""
-        used = sample(self._pid, self._port).used
+        used = sample(self._pid, self._port, "none is needed").used
         parts = ("API server", "engine")
         api, engine = (
             1e3 * sum(use.cpu_s for (name, _), use in used.items() if name.startswith(part))
@@ -155,8 +155,10 @@ class Whole:
 def whole(kind: str, address: str, port: int) -> Iterator[Whole]:
     """Run a server with the embedded voice, and traces of one kind."""
     command = [sys.executable, "-c", "from izwi_api.cli.run import main; main()", "serve"]
-    command += ["--model", "izwi-tiny-tts", "--port", str(port)]
-    with tracing(kind, address), running(command, f"http://127.0.0.1:{port}") as process:
+    command += ["--model", "izwi-tiny-tts", "--port", str(port), "--ctl"]
+    with ExitStack() as stack:
+        with tracing(kind, address):  # the next server traces in another way
+            process = stack.enter_context(running(command, f"http://127.0.0.1:{port}"))
         server = Whole(process.pid, port)
         asyncio.run(server.speak(16, 16))
         yield server
