@@ -48,7 +48,7 @@ quick: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-# Run all tests, with 67 times as many examples of each property and the newest dependencies; also those of clients, of
+# Run all tests, with 133 times as many examples of each property and the newest dependencies; also those of clients, of
 # WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
