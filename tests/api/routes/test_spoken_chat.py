@@ -165,6 +165,7 @@ def test_text_and_audio_have_their_own_sampling(create):
     assert ask(seed=3).data == ask(seed=3).data
 
 
+@pytest.mark.slow  # tests/models/test_lfm2_mixed.py has it of the engine
 def test_callers_do_not_notice_each_other(create):
     def ask(seed):
         asked = {**ALOUD, "max_completion_tokens": 24, "seed": seed}
