@@ -302,7 +302,8 @@ def test_the_corpus_is_varied_and_small() -> None:
     assert sum(path.stat().st_size for path in RECORDINGS.glob("*.jsonl")) < 300_000
 
 
-@pytest.mark.parametrize("most_entries", [25, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow  # in batches they are compared with what they were alone
+@pytest.mark.parametrize("most_entries", [25, 10_000])
 def test_the_corpus_gives_the_same_alone(world, most_entries: int) -> None:
     lines = [line for line in golden() if len(line.entries) <= most_entries]
     assert len({type(line) for line in lines}) == 2

@@ -81,6 +81,7 @@ def waits_of(log):
     return [float(wait) for wait in re.findall(r"engine-\d+ ended .* next in ([\d.]+) s", log)]
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_an_engine_that_never_is_ready_again_is_started_less_and_less_often(run):
     log = run(
         "if number == 0:\n"
@@ -94,6 +95,7 @@ def test_an_engine_that_never_is_ready_again_is_started_less_and_less_often(run)
     assert "status 7" in log
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_an_engine_that_loads_for_long_does_not_hang(run):
     """Only a process that has reported ready is expected to send heartbeats."""
     log = run(
