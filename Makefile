@@ -13,11 +13,11 @@ serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Collecting
-# all tests first writes their bytecode once; each worker would make it for itself.
+# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Each worker
+# collects all tests, which takes it 20 s. Collecting them first writes their bytecode once, not once for each worker.
 test: $(VENV)/.dev
 	$(MAKE) --jobs 3 check wheel collected
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
 collected: $(VENV)/.dev

@@ -13,6 +13,9 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
+# What is made while tests are collected stays to the end: garbage collection finds nothing.
+gc.disable()
+
 make_context = ssl.create_default_context
 make_context_once = cache(make_context)
 
@@ -69,6 +72,7 @@ def pytest_collection_finish() -> None:
     """Exempt objects that stay to the end from garbage collection: it took 5 % of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
