@@ -337,11 +337,21 @@ def tight_bytes(world, num_positions: int) -> int:
     [
         (lambda _: {"fingerprint": "0" * 16}, "checkpoint"),
         (lambda _: {"model": "nobody"}, "model"),
-        (lambda line: {"entries": line.entries[:-1]}, "entries"),
+        pytest.param(
+            lambda line: {"entries": line.entries[:-1]}, "entries", marks=pytest.mark.slow
+        ),
         (lambda line: {"entries": ((7, *line.entries[0][1:]), *line.entries[1:])}, "entries"),
         (lambda _: {"reason": Reason.LENGTH}, "reason"),
-        (lambda line: {"request": msgspec.structs.replace(line.request, seed=1)}, "request"),
-        (lambda line: {"ask": msgspec.structs.replace(line.ask, voice="nobody")}, "request"),
+        pytest.param(
+            lambda line: {"request": msgspec.structs.replace(line.request, seed=1)},
+            "request",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda line: {"ask": msgspec.structs.replace(line.ask, voice="nobody")},
+            "request",
+            marks=pytest.mark.slow,
+        ),
         (lambda line: {"ask": msgspec.structs.replace(line.ask, text="A bird.")}, "request"),
         (lambda _: {"pcm_sha256": "0" * 64}, "audio"),
     ],
