@@ -40,7 +40,7 @@ def read_slowly(url, seen, ask=LONG_ASK):
 @contextmanager
 def talking(folder, ask=LONG_ASK):
     """A server that is in the middle of a text, what is received of it, and its reader."""
-    with served(folder, "--drain-s", "120") as server:
+    with served(folder, "--model", "izwi-tiny-tts", "--drain-s", "120") as server:
         seen = {}
         reader = threading.Thread(target=read_slowly, args=(server.url, seen, ask))
         reader.start()

@@ -65,7 +65,7 @@ def serving(folder, remote, **environ):
     listed = f"{remote.entry},http://good.example,good.example"
     options = {"IZWI_API_KEY": KEY, "IZWI_REFERENCE_HOSTS": listed} | environ
     headers = {"authorization": f"Bearer {KEY}"}
-    with served(folder, **options) as running:
+    with served(folder, "--model", TTS, "--model", ASR, **options) as running:
         running.remote = remote
         with httpx.Client(base_url=running.url, headers=headers, timeout=60) as http:
             yield running, http
