@@ -45,7 +45,8 @@ BRIEF = SHORT | {"max_new_tokens": 2}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    with served(folder, "--api-servers", "2", IZWI_DECODE_WORKERS="1") as running:
+    options = ("--model", "izwi-tiny-tts", "--api-servers", "2")
+    with served(folder, *options, IZWI_DECODE_WORKERS="1") as running:
         yield running
 
 
