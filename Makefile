@@ -13,11 +13,11 @@ serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Collecting
-# all tests first writes their bytecode once; each worker would make it for itself.
+# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Each worker
+# collects all tests, which takes it 20 s. Collecting them first writes their bytecode once, not once for each worker.
 test: $(VENV)/.dev
 	$(MAKE) --jobs 3 check wheel collected
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
 collected: $(VENV)/.dev
@@ -48,7 +48,7 @@ quick: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-# Run all tests, with 67 times as many examples of each property and the newest dependencies; also those of clients, of
+# Run all tests, with 133 times as many examples of each property and the newest dependencies; also those of clients, of
 # WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly

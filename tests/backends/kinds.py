@@ -34,4 +34,8 @@ def backend_of(name: str, dtype: str = "float32") -> Backend:
 
 each_backend: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx"])
 each_and_ahead: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx", AHEAD])
+# for what the loop does whatever computes: tests/backends has what MLX itself is asked for
+mlx_at_night: Callable[..., Any] = pytest.mark.parametrize(
+    "backend", ["torch", pytest.param("mlx", marks=pytest.mark.slow)]
+)
 needs_mlx = pytest.mark.skipif(not HAS_MLX, reason="mlx is not installed")

@@ -123,7 +123,15 @@ def _loads(engine: Engine) -> list[Any]:
     return list(engine.load.values())
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow)
+        if kind in ("tts, cloning", "speech to speech")
+        else kind
+        for kind in CASES
+    ],
+)
 def test_every_family_gives_what_it_gives_on_torch(kind: str, tmp_path: Path) -> None:
     folder = CASES[kind][1](tmp_path / "tiny")
     expected = outputs(kind, folder, "torch", at_once=3)

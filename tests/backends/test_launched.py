@@ -124,6 +124,7 @@ def test_sequences_that_lose_their_pages_while_a_step_is_in_flight_draw_it_again
         assert found[request.request_id].pcm == expected.pcm
 
 
+@pytest.mark.slow
 def test_entries_of_another_track_in_flight_are_not_repetitions() -> None:
     """A frame is in flight where text follows it, and a token where a frame does."""
     strong = SamplingParams(repetition_penalty=30.0)

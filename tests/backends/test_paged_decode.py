@@ -66,7 +66,13 @@ def difference(kernel: Any, shape: tuple[Any, ...], dtype: Any, seed: int, rows:
 @needs_compiler
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [*zip(SHAPES, [*NEAR, mx.float32], strict=True), (SHAPES[2], mx.float32)],
+    [
+        (SHAPES[2], mx.float32),
+        *(
+            pytest.param(shape, dtype, marks=pytest.mark.slow)
+            for shape, dtype in zip(SHAPES, [*NEAR, mx.float32], strict=True)
+        ),
+    ],
 )
 def test_the_source_computes_attention_when_compiled_for_a_cpu(shape: Any, dtype: Any) -> None:
     for rows in (1, 5):
@@ -104,14 +110,16 @@ def test_a_kernel_that_is_right_is_kept_and_every_window_is_tried() -> None:
     [
         ("key < stop", "key < stop - 1"),
         ("key < stop", "key < stop + 1"),  # which gives no number
-        ("stop - WINDOW", "stop - WINDOW + 1"),
+        pytest.param("stop - WINDOW", "stop - WINDOW + 1", marks=pytest.mark.slow),
         pytest.param("stop - WINDOW", "stop - WINDOW - 1", marks=pytest.mark.slow),
         pytest.param("key % PAGE", "(key + 1) % PAGE", marks=pytest.mark.slow),
-        ("* KV_HEADS + kv_head", "* KV_HEADS"),
+        pytest.param("* KV_HEADS + kv_head", "* KV_HEADS", marks=pytest.mark.slow),
         pytest.param("float(HEAD_DIM))", "float(HEAD_DIM + 1))", marks=pytest.mark.slow),
-        ("* share", ""),
+        pytest.param("* share", "", marks=pytest.mark.slow),
         pytest.param("simd_sum(score)", "score", marks=pytest.mark.slow),
-        ("threadgroup_barrier(mem_flags::mem_threadgroup);", ""),
+        pytest.param(
+            "threadgroup_barrier(mem_flags::mem_threadgroup);", "", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_kernel_that_is_wrong_is_not_used(

@@ -160,7 +160,8 @@ def run_here(home: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 @pytest.mark.timeout(900)  # in the slow case a dozen processes that start one after the other
-@pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/api/cli has each command
+@pytest.mark.parametrize("beside", [True, False])
 def test_command_line_examples(
     port: int,
     environment: dict[str, str],
@@ -192,6 +193,7 @@ def test_command_line_examples(
         assert soundfile.info(home / name).duration > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2, pytest.param(len(NAMED), marks=pytest.mark.slow)])
 def test_what_is_said_is_written_down_for_named_voices(most: int) -> None:
     """The example of two commands, with the models kept loaded: they are these calls."""

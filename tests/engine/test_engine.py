@@ -16,7 +16,7 @@ from izwi.request.request import Reason
 from izwi.sampling.draws import uniforms
 from izwi.scheduler import policy
 from izwi.scheduler.cost import StepCost
-from tests.backends.kinds import each_backend
+from tests.backends.kinds import each_backend, mlx_at_night
 from tests.engine.toy import CODEBOOKS, toy_request
 from tests.engine.world import SPEECH, World, alone, run, toys
 from tests.engine.world import Log as Received
@@ -48,7 +48,7 @@ def test_same_seed_same_codes_alone_and_in_any_batch_on_every_backend(backend: s
         np.testing.assert_allclose(single.pcm, torchs.pcm, atol=1e-4)
 
 
-@each_backend
+@mlx_at_night
 def test_steps_of_a_long_prompt_draw_nothing_before_its_end(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_abort_frees_everything_at_once() -> None:
     assert world.engine.abort("a") == []
 
 
-@each_backend
+@mlx_at_night
 def test_streams_with_audio_still_to_make_keep_their_rows(backend: str) -> None:
     requests = [toy_request(str(i), 4, seed=i, frames=6 + i % 3) for i in range(12)]
     logs = run(World(max_running=4, max_step_vocodes=1, backend=backend), requests)
@@ -105,7 +105,7 @@ def test_streams_with_audio_still_to_make_keep_their_rows(backend: str) -> None:
         assert logs[request.request_id].pcm == alone(request, backend=backend).pcm
 
 
-@each_backend
+@mlx_at_night
 def test_a_failing_row_fails_alone(backend: str) -> None:
     requests = [toy_request(str(i), 6, seed=i, frames=12) for i in range(4)]
     speech, _ = toys(backend)

@@ -9,7 +9,7 @@ from izwi.engine.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import PauseReason, Phase
-from tests.backends.kinds import backend_of, each_backend
+from tests.backends.kinds import backend_of, mlx_at_night
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.world import World, alone
 
@@ -25,7 +25,7 @@ def sequence_of(world: World, name: str):
     return world.engine._live[name][1]
 
 
-@each_backend
+@mlx_at_night
 @pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
 def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     host_bytes: int, backend: str
@@ -55,7 +55,7 @@ def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     world.check_nothing_is_lost()
 
 
-@each_backend
+@mlx_at_night
 @pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
 def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(
     host_bytes: int, backend: str

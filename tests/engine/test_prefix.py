@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.request.request import EncodeInput
-from tests.backends.kinds import each_and_ahead, each_backend
+from tests.backends.kinds import each_and_ahead, mlx_at_night
 from tests.engine.toy import ToyPrompt, toy_request
 from tests.engine.world import SPEECH, TEXT, World, alone, toys
 
@@ -19,7 +19,7 @@ def request(name: str, tail: tuple[int, ...], model: str = "text", frames: int =
     return replace(made, prompt=ToyPrompt(SHARED + tail))
 
 
-@each_backend
+@mlx_at_night
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "one after the other"])
 def test_64_requests_compute_their_500_common_positions_once(together: bool, backend: str) -> None:
     world = World(2000, backend, max_running=64, max_step_tokens=2048)

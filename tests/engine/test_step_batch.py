@@ -38,6 +38,7 @@ def test_a_follower_of_all_steps_draws_the_same_entries(name: str) -> None:
     assert any(logprobs for _, logprobs in found)
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_entries() -> None:
     kind = KINDS["talk"]
     with messages_of_steps() as steps:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from izwi.backends.torch.ops import TorchOps
 from izwi.model.tracks import END
 from izwi.request.request import Reason, Request
-from tests.backends.kinds import each_backend, needs_mlx
+from tests.backends.kinds import mlx_at_night, needs_mlx
 from tests.engine.ahead import ahead_of, one_step_ahead
 from tests.engine.talk_world import TALK, TalkWorld, alone, talk_of
 from tests.engine.toy import toy_request
@@ -69,7 +69,7 @@ def test_text_is_sent_at_once_and_the_first_audio_before_the_second_text() -> No
     assert heard.kinds[:first] == ["text"] * before.count(TEXT), "one token a chunk"
 
 
-@each_backend
+@mlx_at_night
 @pytest.mark.parametrize("ahead", [False, True])
 def test_rows_of_both_tracks_run_in_one_step(ahead: bool, backend: str) -> None:
     requests = [talk_request(str(n), 3 + 4 * n, n, 32) for n in range(6)]

@@ -213,10 +213,8 @@ def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -
     assert audio.shape[0] == 16
 
 
-@pytest.mark.parametrize(
-    ("share", "kept"),
-    [pytest.param(0.0, {136}, marks=pytest.mark.slow), (1.0, set(range(128, 137)))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "kept"), [(0.0, {136}), (1.0, set(range(128, 137)))])
 def test_silence_before_the_first_word_is_cut_away_at_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, kept: set[int]
 ) -> None:

@@ -181,7 +181,8 @@ async def test_what_is_not_plain_english_is_spelled_out_or_refused(world: World)
 EVERYDAY = ("Good morning.", "Hello there.", "Thank you very much.", "Yes.")
 
 
-@pytest.mark.parametrize("num_texts", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_texts", [1, 4])
 async def test_everyday_utterances_come_back_from_every_named_voice(
     world: World, num_texts: int
 ) -> None:

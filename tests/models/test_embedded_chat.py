@@ -83,7 +83,8 @@ def test_the_checkpoints_files_equal_the_recipes_output(folder):
     assert sum(file.stat().st_size for file in folder.iterdir()) < 12e6
 
 
-@pytest.mark.parametrize("of_each_kind", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("of_each_kind", [1, 4])
 async def test_held_out_questions_are_answered(world, of_each_kind):
     dice, asked = random.Random(12), []
     for number, kind in enumerate(KINDS):

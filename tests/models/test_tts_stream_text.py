@@ -282,7 +282,12 @@ def codes_at_once(load: LoadModel) -> Callable[[Checkpoint, SpeechInput], Codes]
 @given(data=st.data())
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 @pytest.mark.parametrize(
-    ("voice", "limit"), [("speaker", "whole"), ("clip", "whole"), ("speaker", "english")]
+    ("voice", "limit"),
+    [
+        ("clip", "whole"),
+        pytest.param("speaker", "whole", marks=pytest.mark.slow),
+        pytest.param("speaker", "english", marks=pytest.mark.slow),
+    ],
 )
 def test_codes_are_those_of_the_whole_text(
     load: LoadModel,
@@ -415,6 +420,7 @@ def fed_to_talker(model: Checkpoint, sequence: Sequence) -> np.ndarray:
     return np.stack(fed)
 
 
+@pytest.mark.slow
 def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     """Words of a sentence reach the model before the sentence is complete."""
     folder = Path(__file__).parents[2] / "models" / "izwi_models" / "tiny" / "izwi-tiny-tts"

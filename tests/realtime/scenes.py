@@ -125,6 +125,8 @@ AT_NIGHT = (
     *("noise at 10 dB, and stop", "echo at -10 dB after 400 ms", "mm-hm over an echo"),
     *("a cough, then stop", "knocks", "people talk far away"),
     *("echo at -10 dB after 50 ms", "echo at -20 dB after 150 ms", "echo at -20 dB after 400 ms"),
+    *("a longer pause, by its words", "a cough", "noise at 10 dB", "echo at -20 dB after 50 ms"),
+    "speech that may not interrupt",
 )
 
 

@@ -131,6 +131,7 @@ def test_an_answer_resumes_after_a_sound_of_the_listener(world, undisturbed, aud
     assert phone.turns == [TurnEvent.ENDED, TurnEvent.REFUTED, TurnEvent.REFUTED]
 
 
+@pytest.mark.slow
 def test_an_answer_resumes_after_a_cough_while_the_engine_is_killed(world, undisturbed):
     async def disturb(phone, engine):
         cough = recorded("cough")
@@ -144,6 +145,7 @@ def test_an_answer_resumes_after_a_cough_while_the_engine_is_killed(world, undis
     assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
+@pytest.mark.slow  # test_machine.py has it
 def test_an_answer_resumes_if_the_microphone_is_muted_during_a_cough(world, undisturbed):
     async def disturb(phone, engine):
         cough = recorded("cough")

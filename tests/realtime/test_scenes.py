@@ -89,6 +89,7 @@ def test_an_answer_prepared_for_a_client_that_leaves_is_counted_as_unused(world)
     assert not phone.of("response.created")
 
 
+@pytest.mark.slow
 def test_words_are_sent_while_the_user_speaks(world):
     async def script(phone, _):
         await phone.be_silent(0.4)

@@ -302,7 +302,8 @@ def test_the_corpus_is_varied_and_small() -> None:
     assert sum(path.stat().st_size for path in RECORDINGS.glob("*.jsonl")) < 300_000
 
 
-@pytest.mark.parametrize("most_entries", [25, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow  # in batches they are compared with what they were alone
+@pytest.mark.parametrize("most_entries", [25, 10_000])
 def test_the_corpus_gives_the_same_alone(world, most_entries: int) -> None:
     lines = [line for line in golden() if len(line.entries) <= most_entries]
     assert len({type(line) for line in lines}) == 2
@@ -336,11 +337,21 @@ def tight_bytes(world, num_positions: int) -> int:
     [
         (lambda _: {"fingerprint": "0" * 16}, "checkpoint"),
         (lambda _: {"model": "nobody"}, "model"),
-        (lambda line: {"entries": line.entries[:-1]}, "entries"),
+        pytest.param(
+            lambda line: {"entries": line.entries[:-1]}, "entries", marks=pytest.mark.slow
+        ),
         (lambda line: {"entries": ((7, *line.entries[0][1:]), *line.entries[1:])}, "entries"),
         (lambda _: {"reason": Reason.LENGTH}, "reason"),
-        (lambda line: {"request": msgspec.structs.replace(line.request, seed=1)}, "request"),
-        (lambda line: {"ask": msgspec.structs.replace(line.ask, voice="nobody")}, "request"),
+        pytest.param(
+            lambda line: {"request": msgspec.structs.replace(line.request, seed=1)},
+            "request",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda line: {"ask": msgspec.structs.replace(line.ask, voice="nobody")},
+            "request",
+            marks=pytest.mark.slow,
+        ),
         (lambda line: {"ask": msgspec.structs.replace(line.ask, text="A bird.")}, "request"),
         (lambda _: {"pcm_sha256": "0" * 64}, "audio"),
     ],

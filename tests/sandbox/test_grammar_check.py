@@ -151,7 +151,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
 @needs_proc
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @example(schema=patterns(16))
 @example(schema=multiples(9))
 @example(schema=product(3, 20))

@@ -113,6 +113,7 @@ def test_a_key_has_so_many_sessions(keyed):
     wait_for(is_let_in)  # its close frame is answered before its place is free
 
 
+@pytest.mark.slow  # a stream of speech does so in test_engine_restart.py
 def test_a_turn_in_which_the_engine_is_killed_is_answered(keyed):
     """Half of the question arrives before the engine's death, half after it."""
     server, _, many = keyed

@@ -30,6 +30,7 @@ from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.serve.over_sockets import until
 
+pytestmark = pytest.mark.slow  # tests/engine/test_pause.py has it without processes
 TTS = "izwi-tiny-tts"
 # one request at a time: what runs while another is paused has got its place
 NUMBERS = itertools.count()  # of API servers

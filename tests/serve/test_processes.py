@@ -45,7 +45,8 @@ BRIEF = SHORT | {"max_new_tokens": 2}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    with served(folder, "--api-servers", "2", IZWI_DECODE_WORKERS="1") as running:
+    options = ("--model", "izwi-tiny-tts", "--api-servers", "2")
+    with served(folder, *options, IZWI_DECODE_WORKERS="1") as running:
         yield running
 
 
@@ -226,6 +227,7 @@ def test_streams_outlive_the_deaths_of_engines_between_which_they_get_on(server,
     assert say(server) == said
 
 
+@pytest.mark.slow  # test_heartbeats.py and test_supervisor_times.py have its parts
 def test_a_hung_process_is_killed_and_restarted(hasty, said):
     """Stopped, a process neither works nor dies."""
     wait_for(lambda: is_ready(hasty))
@@ -247,7 +249,8 @@ def test_a_hung_process_is_killed_and_restarted(hasty, said):
 
 
 # one that hangs is killed, after 4 s
-@pytest.mark.parametrize("ending", [pytest.param("hangs", marks=pytest.mark.slow), "dies"])
+@pytest.mark.slow  # test_engine_restart.py has its parts
+@pytest.mark.parametrize("ending", ["hangs", "dies"])
 def test_requests_whose_clients_left_are_not_brought_back(hasty, ending):
     """Clients leave while the engine does not read; its successor runs none of their requests."""
     wait_for(lambda: is_ready(hasty))

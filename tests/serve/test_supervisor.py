@@ -81,6 +81,7 @@ def waits_of(log):
     return [float(wait) for wait in re.findall(r"engine-\d+ ended .* next in ([\d.]+) s", log)]
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_an_engine_that_never_is_ready_again_is_started_less_and_less_often(run):
     log = run(
         "if number == 0:\n"
@@ -94,6 +95,7 @@ def test_an_engine_that_never_is_ready_again_is_started_less_and_less_often(run)
     assert "status 7" in log
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_an_engine_that_loads_for_long_does_not_hang(run):
     """Only a process that has reported ready is expected to send heartbeats."""
     log = run(
@@ -119,6 +121,7 @@ def test_a_process_that_dies_without_a_reason_before_all_are_ready_ends_the_serv
         run("os._exit(7)\n")
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_a_reason_that_comes_later_is_logged_and_the_process_starts_again(run):
     log = run(
         "if number == 0:\n"
@@ -133,6 +136,7 @@ def test_a_reason_that_comes_later_is_logged_and_the_process_starts_again(run):
     assert waits_of(log) == [0.25, 0.5]
 
 
+@pytest.mark.slow  # test_supervisor_times.py has it without processes
 def test_supervisor_announces_new_engines_and_dead_api_servers(run, capfd):
     run(
         "control.send(Ready())\nif number == 0:\n    die_when_all_are_ready()\nstay()\n",

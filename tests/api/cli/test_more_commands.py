@@ -476,6 +476,7 @@ def test_doctor_says_what_is_broken(cli, monkeypatch):
     assert missing == ["izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner", "izwi-tiny-chat"]
 
 
+@pytest.mark.slow  # test_running_server.py measures a server
 def test_bench_times_every_model(cli):
     cli.engine.step_s = 0.005  # compared with which passing the audio on takes no time
     report = json.loads(cli("bench", "--rounds", "2", "--streams", "3", "--json").stdout)

@@ -136,6 +136,7 @@ async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
     assert SPEAKER in result.stdout
 
 
+@pytest.mark.slow
 async def test_speech_from_streamed_text_replays_identically(tmp_path):
     path = tmp_path / "t.jsonl"
     engine, recorder, registry = started(path)

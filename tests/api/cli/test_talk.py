@@ -40,7 +40,7 @@ def served(folder):
         yield url, services.engine
 
 
-@pytest.fixture(params=["http", "in process"])
+@pytest.fixture(params=["http", pytest.param("in process", marks=pytest.mark.slow)])
 def client(request, served, folder):
     address = served[0] if request.param == "http" else None
     with Client(address, models=[str(folder)]) as client:

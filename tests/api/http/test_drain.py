@@ -40,7 +40,7 @@ def read_slowly(url, seen, ask=LONG_ASK):
 @contextmanager
 def talking(folder, ask=LONG_ASK):
     """A server that is in the middle of a text, what is received of it, and its reader."""
-    with served(folder, "--drain-s", "120") as server:
+    with served(folder, "--model", "izwi-tiny-tts", "--drain-s", "120") as server:
         seen = {}
         reader = threading.Thread(target=read_slowly, args=(server.url, seen, ask))
         reader.start()
@@ -50,13 +50,14 @@ def talking(folder, ask=LONG_ASK):
 
 
 def test_a_server_that_was_asked_to_leave_finishes_its_work(tmp_path):
-    with talking(tmp_path, ASK) as (server, seen, reader):
+    with talking(tmp_path, {**ASK, "input": TEXT[:100]}) as (server, seen, reader):
         server.signal()
         reader.join(60)
         assert seen["whole"]
         assert server.process.wait(60) == 0
 
 
+@pytest.mark.slow  # test_supervisor_times.py has the signals
 def test_new_work_is_refused_and_the_second_signal_is_obeyed_at_once(tmp_path):
     with talking(tmp_path) as (server, seen, reader):
         server.signal()

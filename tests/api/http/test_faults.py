@@ -65,7 +65,7 @@ def serving(folder, remote, **environ):
     listed = f"{remote.entry},http://good.example,good.example"
     options = {"IZWI_API_KEY": KEY, "IZWI_REFERENCE_HOSTS": listed} | environ
     headers = {"authorization": f"Bearer {KEY}"}
-    with served(folder, **options) as running:
+    with served(folder, "--model", TTS, "--model", ASR, **options) as running:
         running.remote = remote
         with httpx.Client(base_url=running.url, headers=headers, timeout=60) as http:
             yield running, http
@@ -510,7 +510,28 @@ def status_and_error(answer):
     return answer.status_code, error, answer.headers
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One or two of each kind, the slow ones and those for which a server waits left out.
+BY_DAY = (
+    *("A1 brace", "A1 no UTF-8", "A1 10 MB of nesting", "A1 17 MB", "A3 no input"),
+    *("A5 4097 characters", "A7 control words", "A7 a pause", "A7 deep SSML", "A9 MP3"),
+    *("A11 unknown voice", "A11 voice {}", "A13 model path", "A15 seed over", "A15 10^18 tokens"),
+    *("B17 http://169.254.169.254/latest", "B17 http://good.example\\@127.0.0.1/"),
+    *("B17 file:///etc/passwd", "B21 a clip", "B21 /302", "B21 /10-GB", "B21 text"),
+    *("B23 html", "B23 a bomb", "C31 25 MB and a byte", "C31 without a length"),
+    *("C31 a length that lies", "C33 the bomb in small packets", "C33 WAV of 4 GB"),
+    *("C33 forged rate", "C33 a playlist", "C33 nothing", "C35 path", "C37 unknown granularity"),
+    *("C39 unknown", "C41 silence", "C translation", "E47 a header of 1 MB", "E47 no HTTP"),
+    *("E47 a length and chunks", "E47 3 MB in crumbs", "E47 NUL in a header", "E51 method"),
+    *("E51 up", "E51 no WebSocket without a key", "E53 ranges", "F55 no key", "F55 a wrong key"),
+    *("F55 in the query", "F models are not deleted"),
+)
+assert set(BY_DAY) < set(FAULTS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS],
+)
 def test_fault(request, name):
     fault = FAULTS[name]
     if fault.hasty:
@@ -547,7 +568,14 @@ def test_fault(request, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["C33 the bomb", "C33 forged rate", "C33 655350 Hz, 8 channels", "C33 WAV of 4 GB"]
+    "name",
+    [
+        "C33 the bomb",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("C33 forged rate", "C33 655350 Hz, 8 channels", "C33 WAV of 4 GB")
+        ),
+    ],
 )
 def test_bombs_are_refused_within_two_seconds_of_work(server, client, baseline_mib, name):
     content = {
@@ -566,6 +594,7 @@ def test_bombs_are_refused_within_two_seconds_of_work(server, client, baseline_m
     assert grown_mib < 300
 
 
+@pytest.mark.slow
 def test_a_burst_is_answered_or_gets_retry_after(server, client):
     """Each client connects and sends its whole request at once: none is slow by itself."""
     ask = ASK | {"input": "The house is near the river.", "max_new_tokens": 8}
@@ -608,7 +637,9 @@ NOTHING_LEFT_OF = {
 }
 
 
-@pytest.mark.parametrize("which", NOTHING_LEFT_OF)
+@pytest.mark.parametrize(
+    "which", ["server_and_client", pytest.param("hasty", marks=pytest.mark.slow)]
+)
 def test_harmful_requests_leave_no_threads_or_descriptors(request, which):
     server, client = request.getfixturevalue(which)
     normal(client)

@@ -38,7 +38,7 @@ def files(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("tls"), "server")
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--in-process",), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--in-process",)])
 def test_it_serves_https_and_nothing_else(tmp_path, files, options):
     cert, key = files
     trusting = ssl.create_default_context(cafile=str(cert))

@@ -72,7 +72,7 @@ def audible(samples):
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.9])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_words_are_found_where_the_synthesiser_says_that_they_are(client, number, late_s):
     text, known_ms = str(GOLDEN[f"text_{number}"]), GOLDEN[f"times_ms_{number}"]
     audio = GOLDEN[f"sound_{number}"].astype(np.float32) / 128
@@ -85,6 +85,7 @@ def test_words_are_found_where_the_synthesiser_says_that_they_are(client, number
     assert (off_s <= 2 * STEP_S).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_what_the_embedded_voice_says_has_its_words_in_order(client, said):
     for samples, text in zip(said, SENTENCES, strict=True):
         words = align(client, samples, text)

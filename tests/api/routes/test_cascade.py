@@ -34,7 +34,7 @@ TTS, ASR = "izwi-tiny-tts", "izwi-tiny-asr"
 QUESTION = "When does the train leave in the morning?"
 ANSWER = "The train leaves at seven. It arrives at nine."
 BRIEF = "It is warm."  # where the words do not matter
-LONG = f"{ANSWER} Then we go home, and nobody knows when."
+LONG = f"{ANSWER} Then we go home."
 PCM = {"voice": "amber", "format": "pcm16"}
 ALOUD = {"model": "chat", "modalities": ["text", "audio"], "audio": PCM, "seed": 3}
 TOOL = {"type": "function", "function": {"name": "wait", "parameters": {"type": "object"}}}
@@ -213,6 +213,7 @@ def test_unspeakable_answer_is_returned_as_text(create):
     assert (message.audio.transcript, message.audio.data) == ("```\nx = 1\n```", "")
 
 
+@pytest.mark.slow  # test_spoken_chat.py and tests/api/services have its parts
 def test_a_stop_string_ends_text_and_audio(create):
     said = create(messages=[user(text("hm"))], **ALOUD, stop=" It").choices[0].message.audio
     whole = create(messages=[user(text("hm"))], **ALOUD).choices[0].message.audio
@@ -230,7 +231,7 @@ def test_an_answer_in_text_to_audio_accepts_the_fields_of_a_question_in_text(
     choose_pipeline(models, ChatBody.model_validate(body))
 
 
-@pytest.mark.parametrize("more", [{}, ALOUD])
+@pytest.mark.parametrize("more", [{}, pytest.param(ALOUD, marks=pytest.mark.slow)])
 def test_a_completion_looks_its_model_up_once(monkeypatch, create, question, more):
     looked_up, served_name = [], ServedModels._served
 

@@ -125,6 +125,7 @@ def test_a_model_of_the_hub_comes_works_and_goes(managed, hub, tone_wav):
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.slow
 def test_a_voice_is_not_disturbed_and_what_runs_ends(managed):
     alone = managed.client.post("/v1/audio/speech", json=SAY).content
     assert alone

@@ -86,8 +86,7 @@ def test_an_answer_aloud(create):
     "name",
     [
         "wav",
-        "mp3",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("flac", "opus", "aac")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mp3", "flac", "opus", "aac")),
     ],
 )
 def test_the_file_has_the_format_that_was_asked_for(create, name):
@@ -153,6 +152,7 @@ def test_audio_may_be_answered_in_text(create):
     assert text == choice.message.content
 
 
+@pytest.mark.slow
 def test_text_and_audio_have_their_own_sampling(create):
     def ask(**more):
         answer = create(messages=[user(TEXT)], audio=PCM, **{**SHORT, **more})
@@ -165,6 +165,7 @@ def test_text_and_audio_have_their_own_sampling(create):
     assert ask(seed=3).data == ask(seed=3).data
 
 
+@pytest.mark.slow  # tests/models/test_lfm2_mixed.py has it of the engine
 def test_callers_do_not_notice_each_other(create):
     def ask(seed):
         asked = {**ALOUD, "max_completion_tokens": 24, "seed": seed}

@@ -78,6 +78,7 @@ def test_conversation_of_two_hundred_turns_is_answered(create):
     assert text.choices[0].message.content
 
 
+@pytest.mark.slow
 def test_prompt_of_ten_thousand_tokens_is_answered(create):
     long = {"role": "user", "content": "x" * 10_000}
     answer = create(messages=[long], **ALOUD)

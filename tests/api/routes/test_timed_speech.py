@@ -336,6 +336,7 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed, rates):
         assert word.end_s == pytest.approx(end_s, abs=near_s)
 
 
+@pytest.mark.slow  # test_align_embedded.py has it with the embedded models
 def test_the_real_engine_speaks_and_aligns(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
     text = "It is warm. The road is long."

@@ -127,7 +127,8 @@ def test_torch_attention_steps_are_captured_up_to_few_keys(
         assert (max(decoded) <= 8) == (few_keys == 8)
 
 
-@pytest.mark.parametrize("vocabulary", [None, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", [None, 8])
 def test_captured_steps_equal_plain_steps_for_every_option(
     monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
 ) -> None:

@@ -95,6 +95,7 @@ async def test_a_speech_to_speech_model_answers_and_keeps_the_conversation(clien
     assert ENTRIES - 10 < len(said.entries) <= ENTRIES
 
 
+@pytest.mark.slow  # test_conversations.py has it with a cascade
 async def test_after_a_cough_the_answer_continues_at_the_same_sample(client, world):
     async with talking(client) as talk:
         await ask(talk)

@@ -176,13 +176,14 @@ def spoken(world, *, said, voice, seed=0):
     return np.concatenate(parts)
 
 
+@pytest.mark.slow  # test_machine.py has the pause of a hesitation
 @pytest.mark.parametrize(
     ("said", "rest", "voice", "eagerness"),
     [
         ("What is", "twelve times seven?", "amber", "high"),
-        pytest.param("How many metres are", "in a mile?", "amber", "auto", marks=pytest.mark.slow),
-        pytest.param("I would like", "a cup of tea.", "hugo", "auto", marks=pytest.mark.slow),
-        pytest.param("When does the", "next bus leave?", "amber", "auto", marks=pytest.mark.slow),
+        ("How many metres are", "in a mile?", "amber", "auto"),
+        ("I would like", "a cup of tea.", "hugo", "auto"),
+        ("When does the", "next bus leave?", "amber", "auto"),
     ],
 )
 def test_a_question_with_a_pause_is_one_turn(world, said, rest, voice, eagerness):

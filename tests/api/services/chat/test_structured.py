@@ -100,6 +100,7 @@ def test_answers_follow_the_schema_and_their_neighbours_do_not_notice(chat):
     assert len({choice.message.content for choice in answers}) == 16
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer_streamed(chat):
     whole = ask(chat, seed=5, response_format=FORMAT).choices[0].message.content
     pieces = ask(chat, seed=5, response_format=FORMAT, stream=True)

@@ -97,7 +97,8 @@ def tiny(tmp_path_factory):
         yield client
 
 
-@pytest.mark.parametrize("language", ["", pytest.param("de", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/models/test_asr_logprobs.py has it of the model
+@pytest.mark.parametrize("language", ["", "de"])
 def test_a_real_model_in_a_real_engine(tiny, language):
     pcm = to_s16le(waveform(3.2).astype(np.float32))
     content = wav_header(16_000, len(pcm)) + pcm
