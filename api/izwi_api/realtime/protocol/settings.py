@@ -69,6 +69,11 @@ class Transcription(_Part, omit_defaults=True):
     known_speaker_references: KnownReferences = []
 
     @property
+    def context(self) -> str:
+        """Return the text context for the model: the prompt and the expected words."""
+        return " ".join(filter(None, [self.prompt, ", ".join(self.keywords or ())]))
+
+    @property
     def speaker_setting(self) -> SpeakerSetting | None:
         """Return how speakers are told apart, or None. Raises InvalidRequest."""
         if not self.speakers:
@@ -81,7 +86,7 @@ class Transcription(_Part, omit_defaults=True):
 
 
 class NoiseReduction(_Part):
-    """Accepted but ignored: there is no noise reduction."""
+    """How near the microphone is. `strength` has no effect."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: float | None = None
