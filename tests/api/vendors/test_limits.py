@@ -17,6 +17,7 @@ from tests.api.conftest import wait_for
 ELEVEN, DEEP, CALL = "/elevenlabs/v1", "/deepgram/v1", "/v1/telephony"
 TTS, LONG = f"{ELEVEN}/text-to-speech/{{voice_id}}", 2 << 20
 HELLO = {"json": {"text": "Hello"}}
+WRITTEN = ['{"text": " "}', '{"text": "Hello "}']
 LIVE = "encoding=linear16&sample_rate=16000"
 
 
@@ -71,8 +72,9 @@ ENDPOINTS = [
         spoken(TTS + rest)
         for rest in ("", "/stream", "/with-timestamps", "/stream/with-timestamps")
     ),
-    Endpoint(
-        "WEBSOCKET", f"{TTS}/stream-input", ['{"text": " "}', '{"text": "Hello "}'], spends=True
+    *(
+        Endpoint("WEBSOCKET", f"{TTS}/{kind}stream-input", WRITTEN, spends=True)
+        for kind in ("", "multi-")
     ),
     Endpoint("GET", f"{ELEVEN}/voices"),
     Endpoint("GET", "/elevenlabs/v2/voices"),
