@@ -91,9 +91,9 @@ def test_segments_name_their_speaker(served, said, monkeypatch):
         socket.send(data)
         tell(socket, "input.done")
         events = until(socket, "transcript.done")
-    told = [event for event in events if event["type"] == "transcript.segment"]
-    assert [event["speaker"] for event in told] == ["B", "A"] * len(heard)
-    assert told[1]["start"] == told[0]["end"] == told[0]["start"] + 0.5
+    parts_sent = [event for event in events if event["type"] == "transcript.segment"]
+    assert [event["speaker"] for event in parts_sent] == ["B", "A"] * len(heard)
+    assert parts_sent[1]["start"] == parts_sent[0]["end"] == parts_sent[0]["start"] + 0.5
     assert {model for model, _, _ in heard} == {"izwi-tiny-asr"}
     assert sum(count for _, count, _ in heard) == pytest.approx(len(data) / 3, abs=200)
     assert " ".join(text for _, _, text in heard) == events[-1]["text"]

@@ -244,6 +244,6 @@ class Contexts:
         if self._last is not None:
             self._last.speech.report(error)
             return
-        told = json.dumps(speech_stream.error_message(error))
-        for message in self._translate({}).outgoing(told):
+        message_json = json.dumps(speech_stream.error_message(error))
+        for message in self._translate({}).outgoing(message_json):
             self._session.put(message)

@@ -149,8 +149,8 @@ class StreamInput:
             case "error":
                 self.failure = POLICY
                 inner = event["error"]
-                told = {"message": inner["message"], "error": inner["code"], "code": POLICY}
-                return [json.dumps({**told, **self._fields})]
+                reported = {"message": inner["message"], "error": inner["code"], "code": POLICY}
+                return [json.dumps({**reported, **self._fields})]
         return ()
 
     def farewell(self, code: int) -> Iterable[Message]:
