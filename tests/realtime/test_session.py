@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
 from izwi.audio.pcm import to_s16le
+from izwi_api.realtime.answering import response_maker
 from izwi_api.routes import realtime_calls
 from tests.realtime.conftest import Talk
 
@@ -308,3 +309,25 @@ def test_a_client_may_retrieve_much_audio_and_read_it_late(served, socket):
         socket.send(ask)
     kept = [json.loads(socket.recv(60))["type"] for _ in range(100)]
     assert set(kept) == {"conversation.item.retrieved"}
+
+
+def test_settings_without_effect_are_named(socket, monkeypatch):
+    def ignored(audio_input):
+        session = {"type": "realtime", "audio": {"input": audio_input}}
+        answer = tell(socket, "session.update", session=session)
+        assert answer["type"] == "session.updated", answer
+        return answer.get("ignored")
+
+    heard = {"prompt": "A talk about trains.", "keywords": ["Zwolle"]}
+    place = "session.audio.input"
+    monkeypatch.setattr(response_maker, "reduces_noise", lambda: False)
+    words = [f"{place}.transcription.prompt", f"{place}.transcription.keywords"]
+    assert ignored({"transcription": heard}) == words
+    assert ignored({"noise_reduction": {"type": "far_field"}}) == [
+        f"{place}.noise_reduction",
+        *words,
+    ]
+    assert ignored({"noise_reduction": None, "transcription": {"prompt": ""}}) == words[1:]
+    assert ignored({"transcription": None}) is None
+    monkeypatch.setattr(response_maker, "reduces_noise", lambda: True)
+    assert ignored({"noise_reduction": {"type": "near_field"}}) is None

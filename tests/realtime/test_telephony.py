@@ -176,6 +176,19 @@ async def test_speech_over_an_answer_clears_it(served, said, client):
 
 
 @pytest.mark.slow
+async def test_pressed_keys_are_answered(served, client):
+    end = TwilioEnd()
+    async with connect(url_of(served, end), proxy=None) as socket:
+        await end.begin(socket)
+        caller = Caller(socket, end)
+        for key in "47#":
+            await socket.send(json.dumps({"event": "dtmf", "dtmf": {"digit": key}}))
+        await caller.until(lambda: caller.seconds() > 0.5)
+        await caller.leave()
+    assert served.prompts[-1][-1].content == "(Keys pressed on the phone: 47#)"
+
+
+@pytest.mark.slow
 async def test_the_answering_side_speaks_first_if_asked(served, client):
     end = TwilioEnd()
     async with connect(url_of(served, end), proxy=None) as socket:

@@ -12,6 +12,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from izwi.audio.pcm import to_s16le
+from izwi_api.realtime.hearing.turn_speakers import TurnSpeakers
+from izwi_api.realtime.protocol.transcript_events import SpeakerSegment
 from izwi_api.routes import transcription_stream
 
 PATH = "/v1/audio/transcriptions/stream"
@@ -66,6 +68,53 @@ def test_pending_audio_is_transcribed_before_the_session_closes(served, said):
         with pytest.raises(ConnectionClosed):
             socket.recv(60)
         assert socket.close_code == 1000
+
+
+def test_segments_name_their_speaker(served, said, monkeypatch):
+    data = to_s16le(said(SENTENCE))
+    with listening_to(served) as socket:
+        tell(socket, "session.config", sample_rate=24_000, speakers=True)
+        socket.send(data)
+        tell(socket, "input.done")
+        *_, done = events = until(socket, "transcript.done")
+        segments = [event for event in events if event["type"] == "transcript.segment"]
+        assert {segment["speaker"] for segment in segments if segment["text"]} == {"A"}
+        assert " ".join(segment["text"].strip() for segment in segments) == done["text"]
+        heard = []
+
+        async def segments_of(_, setting, samples, transcript):
+            heard.append((setting.model, len(samples), await transcript))
+            parts = (0.0, 0.5, "B", "When does"), (0.5, 1.0, "A", "the train leave?")
+            return [SpeakerSegment(*part) for part in parts]
+
+        monkeypatch.setattr(TurnSpeakers, "segments", segments_of)
+        socket.send(data)
+        tell(socket, "input.done")
+        events = until(socket, "transcript.done")
+    parts_sent = [event for event in events if event["type"] == "transcript.segment"]
+    assert [event["speaker"] for event in parts_sent] == ["B", "A"] * len(heard)
+    assert parts_sent[1]["start"] == parts_sent[0]["end"] == parts_sent[0]["start"] + 0.5
+    assert {model for model, _, _ in heard} == {"izwi-tiny-asr"}
+    assert sum(count for _, count, _ in heard) == pytest.approx(len(data) / 3, abs=200)
+    assert " ".join(text for _, _, text in heard) == events[-1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"known_speaker_names": ["ann"]}, "known_speaker_references"),
+        ({"speakers": False, "known_speaker_names": ["ann"], "known_speaker_references": ["x"]},
+         "speakers"),
+        ({"known_speaker_names": ["ann"], "known_speaker_references": ["x"]},
+         "known_speaker_references"),
+        ({"speaker_threshold": 2.0}, "speaker_threshold"),
+    ],
+)  # fmt: skip
+def test_speakers_that_cannot_be_told_apart_are_refused(served, fields, param):
+    with listening_to(served) as socket:
+        tell(socket, "session.config", **{"speakers": True, **fields})
+        error = until(socket, "error")[-1]["error"]
+    assert error["param"] == param, error
 
 
 def test_cancelled_audio_is_dropped(served, said):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi import WebSocket, WebSocketDisconnect
 
@@ -21,6 +21,7 @@ async def serve_socket(
     open_service: Callable[[Session], Service],
     protocol: str | None = None,
     wire_over: Callable[[Wire], Wire] = lambda wire: wire,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     """Serve a WebSocket, or refuse its handshake if there are too many sessions.
 
@@ -30,6 +31,7 @@ async def serve_socket(
         open_service: Makes the service of the session.
         protocol: The subprotocol to accept if a client offers it.
         wire_over: Returns the wire of the session over that of the socket.
+        headers: Of the handshake's answer, in addition to its own.
     """
     state: AppState = socket.app.state.izwi
     usage = current_usage.get() or Usage()
@@ -37,7 +39,9 @@ async def serve_socket(
         with state.sessions.slot(usage) as seat:
             # A browser that offers subprotocols disconnects unless one is accepted.
             offered: list[str] = socket.scope.get("subprotocols", [])
-            await socket.accept(protocol if protocol in offered else next(iter(offered), None))
+            chosen = protocol if protocol in offered else next(iter(offered), None)
+            added = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+            await socket.accept(chosen, added)
             session = Session(wire_over(SocketWire(socket)), limits)
             with state.sessions.running(session, seat):
                 await session.run(open_service(session))

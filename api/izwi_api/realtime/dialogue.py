@@ -18,6 +18,7 @@ from izwi_api.realtime.answering.response_maker import ResponseMaker, takes_audi
 from izwi_api.realtime.answering.speaker import Speaker
 from izwi_api.realtime.hearing.input_audio import InputBuffer, empty_transcript
 from izwi_api.realtime.hearing.microphone import Microphone
+from izwi_api.realtime.hearing.noise import Distance, reduces_noise
 from izwi_api.realtime.hearing.overlap import OverlapCheck
 from izwi_api.realtime.hearing.transcriber import SpeechTranscriber
 from izwi_api.realtime.hearing.turn_speakers import TurnSpeakers
@@ -72,6 +73,7 @@ class Dialogue:
         rules = Rules(hears_words=hears, answers_words=hears and not is_ear)
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(input_wire(settings), self._vad)
+        self._buffer.reduce_noise(self._distance)
         self._overlap = OverlapCheck()
         self._microphone = Microphone(self._buffer, self._overlap)
         self._transcriber = SpeechTranscriber(services, self._take_text, self._take_transcript)
@@ -94,6 +96,7 @@ class Dialogue:
         self.settings = settings
         self._buffer.convert(input_wire(settings))
         self._buffer.detect_with(self._vad)
+        self._buffer.reduce_noise(self._distance)
         if detection_of(settings) != self._state.detection:
             self._advance_turns(events.Configure(detection_of(settings)))
         self._name_speakers()
@@ -110,6 +113,12 @@ class Dialogue:
     @property
     def _vad(self) -> VadName:
         return vad_of(self.settings, self._services.settings.live_vad)
+
+    @property
+    def _distance(self) -> Distance | None:
+        """Of the microphone whose noise is reduced; None reduces none."""
+        asked = self.settings.audio.input.noise_reduction
+        return asked.type if asked is not None and reduces_noise() else None
 
     def append(self, audio: bytes) -> None:
         """Add input audio. Raises EventError."""

@@ -17,6 +17,7 @@ from izwi_api.realtime.answering.response_maker import (
     ResponseMaker,
     check_images,
     check_settings,
+    ignored_settings,
     response_items,
     response_settings,
 )
@@ -104,7 +105,7 @@ class RealtimeSession:
 
     def start_session(self) -> None:
         """Send the first events."""
-        self._emit("session.created", session=as_json(self._dialogue.settings))
+        self._emit_settings("session.created")
         if isinstance(self._dialogue.settings, RealtimeSettings):
             conversation = {
                 "id": self._dialogue.conversation.conversation_id,
@@ -159,7 +160,7 @@ class RealtimeSession:
                     check_formats(settings)
                 await check_settings(self._services, settings)
                 dialogue.configure(settings)
-                self._emit("session.updated", session=as_json(settings))
+                self._emit_settings("session.updated")
             case OutputAudioClear():
                 if self.speaker is None:
                     message = "output_audio_buffer.clear is for WebRTC"
@@ -243,6 +244,12 @@ class RealtimeSession:
             self._emit("rate_limits.updated", rate_limits=limits)
         event = {"type": kind, "event_id": f"event_{uuid4().hex[:24]}", **fields}
         self._session.put(msgspec.json.encode(event).decode())
+
+    def _emit_settings(self, kind: str) -> None:
+        """Send the settings, and an extension: the paths of those that have no effect here."""
+        settings = self._dialogue.settings
+        ignored = ignored_settings(self._services, settings)
+        self._emit(kind, session=as_json(settings), **({"ignored": ignored} if ignored else {}))
 
     def _emit_error(
         self,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, WebSocket
 
+from izwi.arrays import Float32
 from izwi.errors import IzwiError
 from izwi_api.http.errors import body_of, error_body, is_internal
 from izwi_api.http.live_socket import serve_socket
+from izwi_api.realtime.hearing.turn_speakers import TurnSpeakers
+from izwi_api.realtime.protocol.settings import Transcription
+from izwi_api.realtime.protocol.transcript_events import SpeakerSegment
+from izwi_api.schemas.known_speakers import SpeakerSetting
+from izwi_api.schemas.transcription_stream import SessionConfig
 from izwi_api.services.context import Services
 from izwi_api.services.transcription.session import TranscriptionSession
 from izwi_api.sessions.core import Session
@@ -29,9 +38,25 @@ async def stream_transcription(socket: WebSocket) -> None:
     services = replace(services, registry=services.registry.live())
 
     def open_session(session: Session) -> TranscriptionSession:
-        return TranscriptionSession(session, services, error_message)
+        return TranscriptionSession(
+            session, services, error_message, partial(SegmentSpeakers, services)
+        )
 
     await serve_socket(socket, LIMITS, open_session)
+
+
+class SegmentSpeakers:
+    """Tells the speakers of a session apart as /v1/realtime does, segment by segment."""
+
+    def __init__(self, services: Services, config: SessionConfig, model: str):
+        self._speakers = TurnSpeakers(services, config.speaker_setting or SpeakerSetting())
+        self._setting = Transcription(model=model, language=config.language, prompt=config.prompt)
+
+    async def parts(self, samples: Float32, text: str) -> Sequence[SpeakerSegment]:
+        """Return what each speaker says: see `SpeakersOfSegments`."""
+        transcript: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        transcript.set_result(text)
+        return await self._speakers.segments(self._setting, samples, transcript)
 
 
 def error_message(error: Exception) -> dict[str, object]:

@@ -38,3 +38,16 @@ class SpeakerSetting:
             )
         if len(set(self.names)) < len(self.names):
             raise InvalidRequest("two known speakers have one name", param="known_speaker_names")
+
+
+def asked_speakers(*, is_asked: bool, setting: SpeakerSetting) -> SpeakerSetting | None:
+    """Return how speakers are told apart; None if they are not.
+
+    Raises:
+        InvalidRequest: Speakers are known and not asked for.
+    """
+    if is_asked:
+        return setting
+    if setting.names or setting.references:
+        raise InvalidRequest("known speakers need speakers: true", param="speakers")
+    return None

@@ -9,6 +9,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.schemas.known_speakers import (
+    KnownNames,
+    KnownReferences,
+    SpeakerSetting,
+    asked_speakers,
+)
 
 # Maximum size of one message: seconds of audio, and a prompt.
 MAX_BYTES = 1 << 20
@@ -28,6 +34,7 @@ class SessionConfig(_Message, tag="session.config"):
         prompt: Preceding text, or words to expect.
         sample_rate: Sample rate of the audio in Hz; it is 16-bit PCM, mono, little-endian.
         chunk_s: Seconds of audio between two partial transcripts; None selects the model's default.
+        speakers: Segments say who speaks; the fields after it are those of a file.
     """
 
     model: str = ""
@@ -35,6 +42,18 @@ class SessionConfig(_Message, tag="session.config"):
     prompt: Annotated[str, Meta(max_length=4096)] = ""
     sample_rate: Annotated[int, Meta(ge=8000, le=48_000)] = 16_000
     chunk_s: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
+    speakers: bool = False
+    speaker_threshold: Annotated[float, Meta(ge=-1.0, le=1.0)] | None = None
+    known_speaker_names: KnownNames = []
+    known_speaker_references: KnownReferences = []
+
+    @property
+    def speaker_setting(self) -> SpeakerSetting | None:
+        """Return how speakers are told apart, or None. Raises InvalidRequest."""
+        setting = SpeakerSetting(
+            self.known_speaker_names, self.known_speaker_references, self.speaker_threshold
+        )
+        return asked_speakers(is_asked=self.speakers, setting=setting)
 
 
 class InputDone(_Message, tag="input.done"):

@@ -43,6 +43,23 @@ class Wire(Protocol):
         ...
 
 
+class Outbox(Protocol):
+    """Where a service puts its messages: its session, or what writes them into one."""
+
+    @property
+    def num_unread(self) -> int:
+        """Number of messages that wait to be sent."""
+        ...
+
+    def put(self, message: Message) -> None:
+        """Queue a message."""
+        ...
+
+    async def send(self, message: Message) -> None:
+        """Queue a message, and wait until it is sent."""
+        ...
+
+
 class Service(Protocol):
     """A protocol's part of a session."""
 

@@ -28,6 +28,7 @@ KEYS = {
     "free": KeyLimits(),
     "poor": KeyLimits(characters_per_day=3, audio_seconds_per_day=1),
     "slow": KeyLimits(requests_per_minute=1),
+    "slower": KeyLimits(requests_per_minute=1),
 }
 
 
@@ -41,6 +42,9 @@ def vendors(tmp_path_factory):
     settings = Settings(
         home=home,
         apis=APIS,
+        max_json_bytes=1 << 16,
+        max_upload_bytes=1 << 20,
+        max_reference_bytes=1 << 20,
         access=Access(api_keys_file=file, audit_log=log),
         voice_aliases={"thalia": "Bob", "rachel-id": "Bob"},
         model_aliases={"eleven_alias": "tts"},

@@ -132,6 +132,55 @@ async def test_nothing_is_sent_while_an_answer_is_paused(call):
     await until(lambda: size_of(wire.sent) >= 1600)
 
 
+def twilio_key(key):
+    return json.dumps({"event": "dtmf", "dtmf": {"track": "inbound_track", "digit": key}})
+
+
+def twilio_silence(seconds):
+    payload = base64.b64encode(b"\xff" * int(8000 * seconds)).decode()
+    return json.dumps({"event": "media", "media": {"payload": payload}})
+
+
+def vonage_key(key):
+    return json.dumps({"event": "websocket:dtmf", "digit": key, "duration": 260})
+
+
+def vonage_silence(seconds):
+    return bytes(2 * int(8000 * seconds))
+
+
+@pytest.mark.parametrize(
+    ("carrier", "start", "key", "silence"),
+    [
+        (Twilio, twilio_start, twilio_key, twilio_silence),
+        (Vonage, vonage_start, vonage_key, vonage_silence),
+    ],
+)
+async def test_pressed_keys_are_one_message_that_is_answered(carrier, start, key, silence):
+    wire = FakeWire()
+    call = PhoneCall(wire, carrier())
+    call.background_tasks(lambda _: None)[0].close()
+    # a pause within a number; a key that is none; the end by a pause, and by "#"
+    sent = (
+        key("1"),
+        silence(1.9),
+        key("x"),
+        key("2"),
+        silence(1.0),
+        silence(1.0),
+        key("3"),
+        key("#"),
+    )
+    for message in (start(), silence(3.0), *sent):
+        wire.inbox.put_nowait(message)
+    received = [json.loads(await call.receive()) for _ in range(6)]
+    kinds = ["output_audio_buffer.clear", "conversation.item.create", "response.create"]
+    assert [event["type"] for event in received] == 2 * kinds
+    texts = [event["item"]["content"][0]["text"] for event in (received[1], received[4])]
+    assert texts == [f"(Keys pressed on the phone: {keys})" for keys in ("12", "3#")]
+    assert wire.inbox.empty()
+
+
 @pytest.mark.parametrize(("carrier", "end"), [(Twilio, "stop"), (Vonage, "websocket:disconnected")])
 async def test_a_call_ends(carrier, end):
     wire = FakeWire()

@@ -405,3 +405,12 @@ def test_spoken_text_over_the_quota_closes_the_socket(vendors):
         with pytest.raises(ConnectionClosed):
             socket.recv(60)
         assert socket.close_code == 1008
+
+
+def test_live_words_to_expect_that_have_no_effect_are_named(vendors, key, monkeypatch):
+    path = f"{LISTEN}?{LIVE}&keyterm=izwi"
+    with vendors.connect(path, key) as socket:
+        assert "x-izwi-ignored" not in socket.response.headers
+    monkeypatch.setattr(FakeStreaming, "follows_context", False)
+    with vendors.connect(path, key) as socket:
+        assert socket.response.headers["x-izwi-ignored"] == "keyterm"

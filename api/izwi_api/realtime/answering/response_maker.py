@@ -21,6 +21,7 @@ from izwi_api.realtime.answering.live_answer import LiveAnswer
 from izwi_api.realtime.answering.response import ResponseSetting
 from izwi_api.realtime.answering.speech_to_speech import spoken_turns
 from izwi_api.realtime.hearing.input_audio import LiveTranscriber
+from izwi_api.realtime.hearing.noise import reduces_noise
 from izwi_api.realtime.protocol.client_events import ResponseOptions
 from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.formats import WireFormat
@@ -224,6 +225,23 @@ async def check_settings(services: Services, settings: Settings) -> None:
         except VoiceNotFound as error:
             error.param = "session.audio.output.voice"
             raise
+
+
+def ignored_settings(services: Services, settings: Settings) -> list[str]:
+    """Return the settings that were given and have no effect on this server, by their paths."""
+    given = settings.audio.input
+    ignored = []
+    if given.noise_reduction is not None and given.noise_reduction.type and not reduces_noise():
+        ignored.append("session.audio.input.noise_reduction")
+    asked = given.transcription
+    if asked is None or (transcription := transcription_of(services, settings)) is None:
+        return ignored
+    model = services.registry.transcription(transcription.model or "")
+    if not model.frontend.follows_context:
+        place = "session.audio.input.transcription"
+        words = {"prompt": asked.prompt, "keywords": "".join(asked.keywords or ())}
+        ignored += [f"{place}.{name}" for name, text in words.items() if (text or "").strip()]
+    return ignored
 
 
 async def _check_speakers(services: Services, settings: Settings) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.resample import StreamResampler
+from izwi_api.realtime.hearing.noise import Distance, NoiseReducer
 from izwi_api.realtime.hearing.vad import SpeechFrame, VoiceDetector
 from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.formats import INPUT_RATE, InputDecoder, WireFormat
@@ -71,7 +72,8 @@ class _Samples:
 class InputBuffer:
     """The client's uncommitted audio, as bytes in its own format and as samples at 16 kHz.
 
-    Positions are milliseconds of audio since the session began.
+    Positions are milliseconds of audio since the session began. Noise is reduced in the samples,
+    and not in the bytes.
 
     Attributes:
         wire: Format of the client's bytes.
@@ -84,6 +86,8 @@ class InputBuffer:
         self._bytes = bytearray()
         self._first_byte = 0  # position of the first sample kept
         self._rest = np.zeros(0, np.float32)  # of audio in an earlier format
+        self._distance: Distance | None = None
+        self._reducer: NoiseReducer | None = None
         self._samples = _Samples()
         self._first_sample = 0
 
@@ -104,6 +108,8 @@ class InputBuffer:
         self._bytes += data
         samples = np.concatenate([self._rest, self._decoder.write(data)])
         self._rest = self._rest[:0]
+        if self._reducer is not None:
+            samples = self._reducer.write(samples)
         self._samples.append(samples)
         return self._detector.write(samples)
 
@@ -124,6 +130,15 @@ class InputBuffer:
         self.wire, self._decoder = wire, InputDecoder(wire)
         self._first_byte = wire.num_bytes(start_ms)
         self._bytes = bytearray(wire.encode(samples))
+
+    def reduce_noise(self, distance: Distance | None) -> None:
+        """Reduce noise of a microphone at this distance from now on; None reduces none."""
+        if distance == self._distance:
+            return
+        if self._reducer is not None:
+            self._rest = np.concatenate([self._reducer.finish(), self._rest])
+        self._distance = distance
+        self._reducer = None if distance is None else NoiseReducer(distance)
 
     def detect_with(self, vad: VadName) -> None:
         """Detect speech with this detector from now on."""
@@ -222,7 +237,7 @@ class LiveTranscriber:
         live = self._live = await open_live_transcription(
             model,
             language=self._setting.language,
-            context=self._setting.prompt or "",
+            context=self._setting.context,
             chunk_s=_CHUNK_S,
         )
         async with live:

@@ -17,7 +17,12 @@ from izwi.errors import InvalidRequest
 from izwi_api.realtime.protocol.errors import EventError, describe
 from izwi_api.realtime.protocol.formats import FORMATS, WireFormat
 from izwi_api.realtime.turns.rules import Detection, Eagerness, SemanticVad, ServerVad
-from izwi_api.schemas.known_speakers import KnownNames, KnownReferences, SpeakerSetting
+from izwi_api.schemas.known_speakers import (
+    KnownNames,
+    KnownReferences,
+    SpeakerSetting,
+    asked_speakers,
+)
 from izwi_api.settings import LEAST_LEAD_MS, MOST_LEAD_MS, VadName, check_vad, is_lead_ms
 
 _MAX_TEXT = 64 << 10
@@ -69,19 +74,21 @@ class Transcription(_Part, omit_defaults=True):
     known_speaker_references: KnownReferences = []
 
     @property
+    def context(self) -> str:
+        """Return the text context for the model: the prompt and the expected words."""
+        return " ".join(filter(None, [self.prompt, ", ".join(self.keywords or ())]))
+
+    @property
     def speaker_setting(self) -> SpeakerSetting | None:
         """Return how speakers are told apart, or None. Raises InvalidRequest."""
-        if not self.speakers:
-            if self.known_speaker_names or self.known_speaker_references:
-                raise InvalidRequest("known speakers need speakers: true", param="speakers")
-            return None
-        return SpeakerSetting(
+        setting = SpeakerSetting(
             self.known_speaker_names, self.known_speaker_references, self.speaker_threshold
         )
+        return asked_speakers(is_asked=self.speakers, setting=setting)
 
 
 class NoiseReduction(_Part):
-    """Accepted but ignored: there is no noise reduction."""
+    """How near the microphone is. `strength` has no effect."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: float | None = None

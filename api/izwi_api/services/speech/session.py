@@ -40,7 +40,7 @@ from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
 from izwi_api.services.speech.word_times import TimedSpeech, find_word_aligner
 from izwi_api.services.speech.writer import SpeechWriter, open_speech_writer
 from izwi_api.services.transcription.align import Aligner
-from izwi_api.sessions.core import Message, Session
+from izwi_api.sessions.core import Message, Outbox
 from izwi_api.sessions.errors import POLICY, SessionOver
 from izwi_api.usage.metering import Charge
 
@@ -57,7 +57,7 @@ class SpeechSession:
 
     def __init__(
         self,
-        session: Session,
+        session: Outbox,
         services: Services,
         limits: StreamLimits,
         describe: Callable[[Exception], dict[str, object]],

@@ -203,6 +203,9 @@ class _Reader:
 
 def _check(name: str, attributes: Mapping[str, str], parent: str | None, place: str) -> None:
     """Check an element and where it is, but not the values that have a meaning."""
+    if name == "phoneme":
+        why = 'no model here reads phonemes; write it as it sounds: <sub alias="...">'
+        raise _refused(place, f"<phoneme> is not supported: {why}")
     if name not in _ATTRIBUTES:
         raise _refused(place, f"<{name[:64]}> is not supported; these are: {', '.join(_CHILDREN)}")
     if name not in (("speak",) if parent is None else _CHILDREN[parent]):

@@ -6,8 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le
 from izwi.audio.resample import StreamResampler
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
@@ -22,6 +25,7 @@ from izwi_api.schemas.transcription_stream import (
 )
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
+from izwi_api.services.speakers.live import check_speakers
 from izwi_api.services.transcription.live import (
     SAMPLE_RATE,
     LiveTranscription,
@@ -35,11 +39,86 @@ from izwi_api.sessions.errors import SessionOver
 from izwi_api.usage.metering import Charge
 
 
-class _Utterance:
-    """One utterance, from its first samples to its `input.done`."""
+class SpeakerPart(Protocol):
+    """What one speaker says in a segment, in seconds since its start."""
 
-    def __init__(self, live: LiveTranscription, rate: int, *, ignores_prompt: bool):
+    @property
+    def start_s(self) -> float:
+        """Where it begins."""
+        ...
+
+    @property
+    def end_s(self) -> float:
+        """Where it ends."""
+        ...
+
+    @property
+    def speaker(self) -> str:
+        """The speaker's name; "" if the engine failed to tell."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """What is said."""
+        ...
+
+
+class SpeakersOfSegments(Protocol):
+    """Tells the speakers of a session's segments apart."""
+
+    async def parts(self, samples: Float32, text: str) -> Sequence[SpeakerPart]:
+        """Return what each speaker says in a segment, by start.
+
+        Args:
+            samples: (n,) of the segment at 16 kHz.
+            text: Its transcript.
+        """
+        ...
+
+
+# Makes what tells the speakers of a session apart. Raises InvalidRequest.
+OpenSpeakers = Callable[[SessionConfig, str], SpeakersOfSegments]
+
+
+class _SegmentAudio:
+    """The samples of an utterance since its last segment, at 16 kHz."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Float32] = []
+        self._first = 0
+
+    def write(self, samples: Float32) -> None:
+        """Append samples."""
+        self._pieces.append(samples)
+
+    def pop(self, start_s: float, end_s: float) -> Float32:
+        """Return the samples between two times of the utterance, and drop all before the end."""
+        kept = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.float32)
+        start, stop = (
+            max(0, round(place * SAMPLE_RATE) - self._first) for place in (start_s, end_s)
+        )
+        self._pieces, self._first = [kept[stop:]], self._first + min(stop, len(kept))
+        return kept[start:stop]
+
+
+class _Utterance:
+    """One utterance, from its first samples to its `input.done`.
+
+    Attributes:
+        speakers: Tells its speakers apart, or None.
+        audio: Its samples, if speakers are told apart.
+    """
+
+    def __init__(
+        self,
+        live: LiveTranscription,
+        rate: int,
+        speakers: SpeakersOfSegments | None,
+        *,
+        ignores_prompt: bool,
+    ):
         self.live, self.ignores_prompt = live, ignores_prompt
+        self.speakers, self.audio = speakers, _SegmentAudio()
         self.seconds = 0.0
         self.is_cancelled = False
         self._rate, self._half = rate, b""
@@ -51,12 +130,17 @@ class _Utterance:
         size = len(data) - len(data) % 2
         self._half = data[size:]
         self.seconds += size / 2 / self._rate
-        await self.live.feed(self._resampler.write(from_s16le(data[:size])))
+        await self._feed(self._resampler.write(from_s16le(data[:size])))
 
     async def finish(self) -> None:
         """End the utterance."""
-        await self.live.feed(self._resampler.finish())
+        await self._feed(self._resampler.finish())
         await self.live.finish()
+
+    async def _feed(self, samples: Float32) -> None:
+        if self.speakers is not None:
+            self.audio.write(samples)
+        await self.live.feed(samples)
 
 
 class TranscriptionSession:
@@ -66,6 +150,7 @@ class TranscriptionSession:
         session: The session that it serves.
         services: The models.
         describe: Returns the message that reports an error.
+        open_speakers: Makes what tells speakers apart; None if nobody asks for them.
     """
 
     def __init__(
@@ -73,9 +158,12 @@ class TranscriptionSession:
         session: Session,
         services: Services,
         describe: Callable[[Exception], dict[str, object]],
+        open_speakers: OpenSpeakers | None = None,
     ):
         self._session, self._services, self._describe = session, services, describe
         self._config = SessionConfig()
+        self._open_speakers = open_speakers
+        self._speakers: SpeakersOfSegments | None = None
         self._utterance: _Utterance | None = None
         self._begun, self._written = asyncio.Event(), asyncio.Event()
         self._is_closing = False
@@ -133,6 +221,12 @@ class TranscriptionSession:
             raise InvalidRequest("a recording is still open; send input.done first", param="type")
         # the model's refusal is reported now, not after the first audio
         await (await self._open(config)).__aexit__()
+        setting = config.speaker_setting
+        if setting is None or self._open_speakers is None:
+            self._speakers = None
+        elif self._speakers is None or setting != self._config.speaker_setting:
+            await check_speakers(self._services, setting)
+            self._speakers = self._open_speakers(config, self._model(config).name)
         self._config = config
 
     async def _open(self, config: SessionConfig) -> LiveTranscription:
@@ -159,7 +253,9 @@ class TranscriptionSession:
             follows = self._model(config).frontend.follows_context
             ignores = bool(config.prompt.strip()) and not follows
             live = await self._open(config)
-            self._utterance = _Utterance(live, config.sample_rate, ignores_prompt=ignores)
+            self._utterance = _Utterance(
+                live, config.sample_rate, self._speakers, ignores_prompt=ignores
+            )
             self._written.clear()
             self._begun.set()
         with suppress(IzwiError):  # `_send_transcripts` reports it
@@ -184,7 +280,8 @@ class TranscriptionSession:
             try:
                 async with utterance.live:
                     async for event in utterance.live:
-                        await self._session.send(json.dumps(_event_json(event)))
+                        for message in await _messages(utterance, event):
+                            await self._session.send(json.dumps(message))
                         if isinstance(event, SegmentText):
                             texts.append(event.text.strip())
             except Exception as error:
@@ -200,6 +297,29 @@ class TranscriptionSession:
                 done["ignored"] = ["prompt"]
             await self._session.send(json.dumps(done))
             self._written.set()
+
+
+async def _messages(
+    utterance: _Utterance, event: PartialText | SegmentText
+) -> list[dict[str, object]]:
+    """Return the messages of an event: a segment of several speakers has one for each part."""
+    message = _event_json(event)
+    if utterance.speakers is None or not isinstance(event, SegmentText):
+        return [message]
+    samples = utterance.audio.pop(event.start_s, event.end_s)
+    parts = await utterance.speakers.parts(samples, event.text.strip())
+    if not parts:
+        return [message | {"speaker": ""}]
+    return [
+        message
+        | {
+            "start": round(event.start_s + part.start_s, 3),
+            "end": round(event.start_s + part.end_s, 3),
+            "speaker": part.speaker,
+            "text": part.text,
+        }
+        for part in parts
+    ]
 
 
 def _event_json(event: PartialText | SegmentText) -> dict[str, object]:

@@ -25,6 +25,7 @@ from izwi_api.http.live_socket import serve_socket
 from izwi_api.realtime.hearing.vad import FRAME_MS, SpeechFrame, VoiceDetector
 from izwi_api.realtime.protocol.formats import INPUT_RATE, InputDecoder, WireFormat
 from izwi_api.routes import transcription_stream
+from izwi_api.routes.openapi import ignored_header
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription.live import default_streaming_model
@@ -35,6 +36,7 @@ from izwi_api.sessions.errors import NORMAL, POLICY, SessionOver
 from izwi_api.settings import VadName
 from izwi_api.vendors.deepgram.formats import (
     CONFIDENCE,
+    EXPECTED,
     LISTEN_MODELS,
     PREFIX,
     closing_metadata,
@@ -102,7 +104,15 @@ async def listen_live(socket: WebSocket) -> None:
         return TranscriptionSession(session, services, transcription_stream.error_message)
 
     wire_over = partial(TranslatedWire, translation=ListenMessages(options))
-    await serve_socket(socket, transcription_stream.LIMITS, open_session, wire_over=wire_over)
+    follows = services.registry.transcription(options.model).frontend.follows_context
+    given = [name for name in EXPECTED if name in socket.query_params]
+    await serve_socket(
+        socket,
+        transcription_stream.LIMITS,
+        open_session,
+        wire_over=wire_over,
+        headers=ignored_header([] if follows else given),
+    )
 
 
 def parse_options(registry: ServedModels, query: QueryParams) -> LiveOptions:

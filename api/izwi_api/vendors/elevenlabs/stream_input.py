@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
@@ -43,7 +44,7 @@ async def stream_input(socket: WebSocket, voice_id: str) -> None:
     services: Services = socket.app.state.izwi.services
     try:
         audio = parse_format(socket.query_params.get("output_format", DEFAULT_FORMAT))
-        config = _config(services, voice_id, socket.query_params, audio)
+        config = session_config(services, voice_id, socket.query_params, audio)
     except IzwiError as error:
         await socket.send_denial_response(response_to(error))
         return
@@ -56,7 +57,7 @@ async def stream_input(socket: WebSocket, voice_id: str) -> None:
     await serve_socket(socket, limits.of_session, open_session, wire_over=wire_over)
 
 
-def _config(
+def session_config(
     services: Services, voice_id: str, query: Mapping[str, str], audio: AudioFormat
 ) -> dict[str, Any]:
     """Return our configuration of a session. Raises ModelNotFound and InvalidRequest."""
@@ -91,13 +92,20 @@ class StreamInput:
     Args:
         config: Our configuration, without the settings of the client's first message.
         audio: The format of the audio.
+        fields: In each message to the client, in addition to its own.
 
     Attributes:
         failure: See `Translation`.
     """
 
-    def __init__(self, config: dict[str, Any], audio: AudioFormat):
+    def __init__(
+        self,
+        config: dict[str, Any],
+        audio: AudioFormat,
+        fields: Mapping[str, str] = MappingProxyType({}),
+    ):
         self.failure: int | None = None
+        self._fields = fields
         self._config: dict[str, Any] | None = config
         self._audio = audio
         self._encoder: StreamEncoder | None = None
@@ -141,18 +149,15 @@ class StreamInput:
             case "error":
                 self.failure = POLICY
                 inner = event["error"]
-                return [
-                    json.dumps(
-                        {"message": inner["message"], "error": inner["code"], "code": POLICY}
-                    )
-                ]
+                reported = {"message": inner["message"], "error": inner["code"], "code": POLICY}
+                return [json.dumps({**reported, **self._fields})]
         return ()
 
     def farewell(self, code: int) -> Iterable[Message]:
         """Return the last message, if all was spoken."""
         if code != NORMAL:
             return ()
-        return [json.dumps({"audio": None, "isFinal": True})]
+        return [json.dumps({"audio": None, "isFinal": True, **self._fields})]
 
     def _encoded(self, content: bytes) -> bytes:
         return content if self._encoder is None else self._encoder.write(from_s16le(content))
@@ -162,4 +167,4 @@ class StreamInput:
             return []
         audio = base64.b64encode(content).decode("ascii")
         times = {"alignment": None, "normalizedAlignment": None}
-        return [json.dumps({"audio": audio, "isFinal": None, **times})]
+        return [json.dumps({"audio": audio, "isFinal": None, **times, **self._fields})]

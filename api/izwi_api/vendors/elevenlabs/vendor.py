@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from izwi_api.vendors.elevenlabs import models, speech, stream_input, transcription, voices
+from izwi_api.vendors.elevenlabs import (
+    models,
+    multi_stream_input,
+    speech,
+    stream_input,
+    transcription,
+    voices,
+)
 from izwi_api.vendors.elevenlabs.formats import PREFIX
 from izwi_api.vendors.vendor import Vendor, key_of_header
 
@@ -36,6 +43,7 @@ VENDOR = Vendor(
     routers=(
         speech.router,
         stream_input.router,
+        multi_stream_input.router,
         voices.router,
         models.router,
         transcription.router,

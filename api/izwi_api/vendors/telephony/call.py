@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from izwi_api.realtime.protocol.formats import OutputEncoder, WireFormat
 from izwi_api.realtime.session import AppendAudio, Work
 from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
+from izwi_api.vendors.telephony.keys import PressedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +66,18 @@ class MarkPlayed:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyPressed:
+    """The caller pressed a key of the phone."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The call has ended."""
 
 
-CallEvent = Started | CallerAudio | MarkPlayed | Ended
+CallEvent = Started | CallerAudio | MarkPlayed | KeyPressed | Ended
 
 
 class Carrier(Protocol):
@@ -110,11 +119,15 @@ class PhoneCall:
         self._resampler: StreamResampler | None = None
         self._started = asyncio.Event()
         self._marks: dict[str, float] = {}  # name -> when it was sent
+        self._keys = PressedKeys()
+        self._events: deque[str] = deque()  # of pressed keys, for the session
 
     # -- as a wire -------------------------------------------------------------------------------
     async def receive(self) -> Message:
         """Handle the call, and return the client events that it stands for. Raises ClientLeft."""
         while True:
+            if self._events:
+                return self._events.popleft()
             message = await self._wire.receive()
             try:
                 event = self._carrier.read(message)
@@ -130,6 +143,8 @@ class PhoneCall:
                     self._hear(data)
                 case MarkPlayed(name):
                     self._note_played(name)
+                case KeyPressed(key):
+                    self._events += self._keys.press(key)
                 case Ended():
                     raise ClientLeft
 
@@ -164,6 +179,7 @@ class PhoneCall:
     def _hear(self, data: bytes) -> None:
         if self._format is None or self._resampler is None or self._append is None:
             return  # before the start nothing is known of it
+        self._events += self._keys.wait(self._format.duration_ms(len(data)) / 1000)
         size = len(data) // self._format.sample_bytes * self._format.sample_bytes
         samples = self._resampler.write(self._format.decode(data[:size]))
         if len(samples):

@@ -12,7 +12,14 @@ from starlette.responses import Response
 from izwi_api.http.auth import TELEPHONY
 from izwi_api.realtime.protocol.formats import FORMATS
 from izwi_api.sessions.core import Message
-from izwi_api.vendors.telephony.call import CallerAudio, CallEvent, Ended, MarkPlayed, Started
+from izwi_api.vendors.telephony.call import (
+    CallerAudio,
+    CallEvent,
+    Ended,
+    KeyPressed,
+    MarkPlayed,
+    Started,
+)
 from izwi_api.vendors.telephony.live_call import address_of_stream, is_greeted, key_of, serve_call
 from izwi_api.vendors.vendor import Vendor
 
@@ -58,6 +65,8 @@ class Twilio:
                 return CallerAudio(base64.b64decode(fields["media"]["payload"], validate=True))
             case "mark":
                 return MarkPlayed(str(fields["mark"]["name"]))
+            case "dtmf":
+                return KeyPressed(str(fields["dtmf"]["digit"]))
             case "stop":
                 return Ended()
         return None

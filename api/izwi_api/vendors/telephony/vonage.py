@@ -11,7 +11,14 @@ from starlette.responses import JSONResponse, Response
 from izwi_api.http.auth import TELEPHONY
 from izwi_api.realtime.protocol.formats import WireFormat
 from izwi_api.sessions.core import Message
-from izwi_api.vendors.telephony.call import CallerAudio, CallEvent, Ended, MarkPlayed, Started
+from izwi_api.vendors.telephony.call import (
+    CallerAudio,
+    CallEvent,
+    Ended,
+    KeyPressed,
+    MarkPlayed,
+    Started,
+)
 from izwi_api.vendors.telephony.live_call import address_of_stream, is_greeted, key_of, serve_call
 from izwi_api.vendors.vendor import Vendor
 
@@ -57,6 +64,8 @@ class Vonage:
                 return Started(WireFormat("audio/l16", int(found[1]), 2), fields)
             case "websocket:notify":
                 return MarkPlayed(str(fields["payload"]["mark"]))
+            case "websocket:dtmf":
+                return KeyPressed(str(fields["digit"]))
             case "websocket:disconnected":
                 return Ended()
         return None

@@ -90,7 +90,11 @@ def test_say_as(reading, written, said):
         ("<speak>", 8, "no element found"),
         ("<speak>a & b</speak>", 11, "not well-formed"),
         ("<speak>é<foo/></speak>", 9, "<foo> is not supported"),
-        ("<speak><phoneme ph='a'>a</phoneme></speak>", 8, "<phoneme> is not supported"),
+        (
+            "<speak><phoneme ph='a'>a</phoneme></speak>",
+            8,
+            "<phoneme> is not supported: no model here reads phonemes",
+        ),
         ("<speak><prosody rate='1'>a</prosody></speak>", 8, "rate is x-slow"),
         ("<speak><prosody rate='49%'>a</prosody></speak>", 8, "from 50% to 200%"),
         ("<speak><prosody rate='+101%'>a</prosody></speak>", 8, "from 50% to 200%"),
