@@ -36,6 +36,7 @@ from benchmarks.simulation.arrivals import percentile_ms, poisson_within
 from benchmarks.simulation.batching_delay import MACHINE as GPU
 from benchmarks.simulation.fleet import FleetShape
 from benchmarks.simulation.scale import simulate
+from izwi.router.options import RouterOptions
 
 _LOOK_EVERY_S = 0.5
 _QUEUE_EMPTIES_S = 120.0
@@ -218,12 +219,13 @@ async def _until_empty(server: Server) -> float:
     raise RuntimeError("requests wait whose callers are gone")
 
 
-def simulated(factors: Sequence[float], seconds: float) -> list[dict[str, Any]]:
+def simulated(factors: Sequence[float], seconds: float, max_wait_ms: float) -> list[dict[str, Any]]:
     """Load a GPU on paper with multiples of what it is planned for."""
     rows = []
+    shape = FleetShape((1,), RouterOptions(max_wait_s=max_wait_ms / 1e3))
     for factor in factors:
         per_s = factor * _PLANNED_PER_S
-        _, played = simulate(FleetShape((1,)), GPU, per_s, round(per_s * seconds))
+        _, played = simulate(shape, GPU, per_s, round(per_s * seconds))
         first_s = [one.first_audio_s for one in played if one.chunks]
         rows.append(
             {
@@ -263,7 +265,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     named = ("seconds", "patience_s", "max_wait_ms")
     if options.simulated:
-        write_result(options.name, simulated(options.factors, options.seconds))
+        rows = [
+            {"max_wait_ms": max_wait_ms} | row
+            for max_wait_ms in dict.fromkeys((0.0, options.max_wait_ms))
+            for row in simulated(options.factors, options.seconds, max_wait_ms)
+        ]
+        write_result(options.name, rows, seconds=options.seconds)
         return
     with serving(options) as server:
         rows = asyncio.run(measure(server, options))
