@@ -55,8 +55,9 @@ import numpy as np
 
 from benchmarks.measure import write_result
 from benchmarks.pictures import Curve, Panel, draw
+from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER
 from benchmarks.serving.http_server import running
-from benchmarks.serving.soak_callers import COMPARED, MIX, VARIANTS, Asked, Callers
+from benchmarks.serving.soak_callers import COMPARED, EMBEDDED_CHAT, MIX, VARIANTS, Asked, Callers
 from benchmarks.serving.soak_processes import Sample, Usage, sample, trends
 from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
 from izwi_api.usage.keys import add_key, remove_key
@@ -348,6 +349,8 @@ def _by_minutes(run: Run, kind: str, begin_s: float, colour: int) -> Curve:
 def served(options: argparse.Namespace, home: Path) -> Iterator[tuple[str, int]]:
     """Run the server; yield its address, and the id of its first process."""
     command = [sys.executable, "-c", "from izwi_api.cli.run import main; main()", "serve"]
+    for model in (EMBEDDED, EMBEDDED_LISTENER, EMBEDDED_CHAT):  # those that are asked
+        command += ["--model", model]
     command += ["--port", str(options.port), "--replicas", str(options.replicas)]
     command += ["--api-servers", str(options.api_servers)]
     command += ["--kv-mib", str(options.kv_mib), "--host-mib", str(options.host_mib)]
