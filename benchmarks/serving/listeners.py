@@ -46,6 +46,20 @@ class Listened:
     gap_s: float
 
 
+class NotServed(RuntimeError):
+    """The server answered with an error.
+
+    Args:
+        status: Of the answer.
+        detail: Its body.
+        retry_after: What it says of when to ask again; empty: nothing.
+    """
+
+    def __init__(self, status: int, detail: str, retry_after: str = ""):
+        super().__init__(f"{status}: {detail}")
+        self.status, self.retry_after = status, retry_after
+
+
 def arguments(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of all benchmarks of a speech server.
 
@@ -137,7 +151,7 @@ async def listen(
         clip: `ref_audio` and `ref_text` of the voice, instead of one of the server's voices.
 
     Raises:
-        RuntimeError: The server answered with an error.
+        NotServed: The server answered with an error.
     """
     body = request_body(model, number, text or TEXTS[number % len(TEXTS)], frames)
     if clip:
@@ -148,7 +162,8 @@ async def listen(
     silent = b""  # what came before anything was audible
     async with client.post("/v1/audio/speech", json=body) as answer:
         if answer.status != 200:
-            raise RuntimeError(f"{answer.status}: {await answer.text()}")
+            retry_after = answer.headers.get("retry-after", "")
+            raise NotServed(answer.status, await answer.text(), retry_after)
         async for part in answer.content.iter_any():
             now = time.perf_counter() - began
             data = rest + part

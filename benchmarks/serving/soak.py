@@ -25,13 +25,18 @@ Verdicts, after the warm-up:
              On a machine that does other work, too, this says little: `machine_cores` is all of it
 
 The exit status is 1 if one of them fails; p95 counts only with --idle-machine.
+
+With --record what was seen is also written to a file each minute, and --judge makes result and
+picture of such a file: on another machine, or of a run that was ended in its midst.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import platform
 import random
 import signal
 import statistics
@@ -42,6 +47,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,9 +55,10 @@ import numpy as np
 
 from benchmarks.measure import write_result
 from benchmarks.pictures import Curve, Panel, draw
+from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER
 from benchmarks.serving.http_server import running
-from benchmarks.serving.soak_callers import COMPARED, MIX, VARIANTS, Asked, Callers
-from benchmarks.serving.soak_processes import Sample, sample, trends
+from benchmarks.serving.soak_callers import COMPARED, EMBEDDED_CHAT, MIX, VARIANTS, Asked, Callers
+from benchmarks.serving.soak_processes import Sample, Usage, sample, trends
 from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
 from izwi_api.usage.keys import add_key, remove_key
 from izwi_api.usage.limits import KeyLimits
@@ -62,6 +69,7 @@ _MOST_IN_FLIGHT = 32
 _CALM_AFTER_S = 15.0  # a killed engine is loading again, on the processors of the others
 _KEY_KNOWN_S, _KEY_GONE_S = 2.0, 3.0
 _SAMPLES_EVERY_S = 10.0
+_RECORD_EVERY_S = 60.0
 _BAD = ("wrong", "cut", "failed", "refused")
 
 
@@ -72,6 +80,45 @@ class Run(NamedTuple):
     samples: list[Sample]
     killed_s: list[float]
     keys: Counter[str]
+
+
+_NAMED = (
+    *("minutes", "warm_up_minutes", "rate", "replicas", "api_servers", "kv_mib", "host_mib"),
+    "kill_every_s",
+)
+
+
+def record(options: argparse.Namespace, run: Run) -> None:
+    """Write what was seen so far; a reader sees the file as it was before, or whole."""
+    seen = {
+        "options": {name: getattr(options, name) for name in _NAMED},
+        "machine": {
+            "device": f"{platform.machine()}, {os.cpu_count()} cores",
+            "cores_allowed": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "torch": version("torch"),
+        },
+        "asked": [asdict(one) for one in run.asked],
+        "samples": [asdict(one) | {"used": list(one.used.items())} for one in run.samples],
+        "killed_s": run.killed_s,
+        "keys": run.keys,
+    }
+    path = Path(options.record)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(seen), encoding="utf-8")
+    part.replace(path)
+
+
+def recorded(path: Path) -> tuple[dict[str, Any], Run]:
+    """Return the options, the machine, and the run of a file that `record` wrote."""
+    seen = json.loads(path.read_text(encoding="utf-8"))
+    samples = [
+        Sample(**one | {"used": {(name, pid): Usage(*used) for (name, pid), used in one["used"]}})
+        for one in seen["samples"]
+    ]
+    asked = [Asked(**one) for one in seen["asked"]]
+    fixed = seen["options"] | {"recorded_on": seen["machine"]}
+    return fixed, Run(asked, samples, seen["killed_s"], Counter(seen["keys"]))
 
 
 async def soak(options: argparse.Namespace, url: str, home: Path, supervisor: int) -> Run:
@@ -90,6 +137,7 @@ async def soak(options: argparse.Namespace, url: str, home: Path, supervisor: in
                     _kill(options, run),
                     _change_keys(options, callers, home, run),
                     _watch(options, supervisor, operator, run),
+                    _record_often(options, run),
                 )
             ]
             await _arrive(options, callers, run)
@@ -157,6 +205,12 @@ async def _watch(options: argparse.Namespace, supervisor: int, key: str, run: Ru
     while True:
         run.samples.append(await asyncio.to_thread(sample, supervisor, options.port, key))
         await asyncio.sleep(_SAMPLES_EVERY_S)
+
+
+async def _record_often(options: argparse.Namespace, run: Run) -> None:
+    while options.record:
+        await asyncio.sleep(_RECORD_EVERY_S)
+        record(options, run)
 
 
 def judge(options: argparse.Namespace, run: Run) -> tuple[list[dict[str, Any]], dict[str, bool]]:
@@ -295,6 +349,8 @@ def _by_minutes(run: Run, kind: str, begin_s: float, colour: int) -> Curve:
 def served(options: argparse.Namespace, home: Path) -> Iterator[tuple[str, int]]:
     """Run the server; yield its address, and the id of its first process."""
     command = [sys.executable, "-c", "from izwi_api.cli.run import main; main()", "serve"]
+    for model in (EMBEDDED, EMBEDDED_LISTENER, EMBEDDED_CHAT):  # those that are asked
+        command += ["--model", model]
     command += ["--port", str(options.port), "--replicas", str(options.replicas)]
     command += ["--api-servers", str(options.api_servers)]
     command += ["--kv-mib", str(options.kv_mib), "--host-mib", str(options.host_mib)]
@@ -322,24 +378,37 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=1)
     made.add_argument("--port", type=int, default=8192)
     made.add_argument("--name", default="soak", help="of the files in benchmarks/results")
+    made.add_argument("--record", default="", help="file for what was seen, written each minute")
+    made.add_argument("--judge", default="", help="such a file: run nothing, and judge it")
     made.add_argument("--idle-machine", action="store_true", help="p95 counts as a verdict")
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak, write and draw the result; return the exit status."""
-    options = parser().parse_args(arguments)
-    if options.warm_up_minutes < 0:
-        options.warm_up_minutes = options.minutes / 4
+def _run(options: argparse.Namespace) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         add_key(home / "keys.toml", "first", KeyLimits())
         with served(options, home) as (url, supervisor):
             run = asyncio.run(soak(options, url, home, supervisor))
+    if options.record:
+        record(options, run)
+    return run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak, write and draw the result; return the exit status."""
+    options = parser().parse_args(arguments)
+    if options.judge:
+        fixed, run = recorded(Path(options.judge))
+        vars(options).update({name: fixed[name] for name in _NAMED})
+    else:
+        if options.warm_up_minutes < 0:
+            options.warm_up_minutes = options.minutes / 4
+        run = _run(options)
+        fixed = {name: getattr(options, name) for name in _NAMED}
     rows, verdicts = judge(options, run)
-    named = ("minutes", "warm_up_minutes", "rate", "replicas", "api_servers", "kv_mib", "host_mib")
-    fixed = {name: getattr(options, name) for name in named}
-    write_result(options.name, rows, **fixed, kill_every_s=options.kill_every_s, verdicts=verdicts)
+    seen_minutes = round((run.samples[-1].at_s - run.samples[0].at_s) / 60, 1)
+    write_result(options.name, rows, **fixed, seen_minutes=seen_minutes, verdicts=verdicts)
     picture(options, run)
     print(verdicts)
     asked = set(verdicts) - (set() if options.idle_machine else {"p95"})

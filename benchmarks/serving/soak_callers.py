@@ -34,7 +34,7 @@ COMPARED = ("speech", "clone", "file", "chat", "live", "slow")
 # Different requests of each kind.
 VARIANTS = {"speech": 8, "clone": 4, "file": 6, "chat": 6, "live": 4, "slow": 2, "vanish": 8}
 
-_CHAT = "izwi-tiny-chat"
+EMBEDDED_CHAT = "izwi-tiny-chat"
 _QUESTIONS = (
     "What is 12 times 7?",
     "How many legs does a spider have?",
@@ -260,7 +260,7 @@ class Callers:
 def question(number: int) -> dict[str, Any]:
     """Return the body of a chat request; its prompt is the same at any time of day."""
     return {
-        "model": _CHAT,
+        "model": EMBEDDED_CHAT,
         "messages": [
             {"role": "system", "content": INSTRUCTIONS},
             {"role": "user", "content": _QUESTIONS[number]},

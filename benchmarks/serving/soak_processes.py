@@ -85,7 +85,7 @@ def sample(supervisor: int, port: int, key: str) -> Sample:
 def _named(supervisor: int, engines: dict[int | None, int]) -> list[tuple[str, int]]:
     """Return names and ids of the supervisor and of all processes below it."""
     found, servers = [("supervisor", supervisor)], 0
-    for pid in _children(supervisor):
+    for pid in children_of(supervisor):
         program = _program(pid)
         if program == "engine_process" and pid in engines:
             found.append((f"engine {engines[pid]}", pid))
@@ -93,7 +93,7 @@ def _named(supervisor: int, engines: dict[int | None, int]) -> list[tuple[str, i
             server = f"API server {servers}"
             servers += 1
             found.append((server, pid))
-            workers = [(child, _program(child)) for child in _children(pid)]
+            workers = [(child, _program(child)) for child in children_of(pid)]
             found += [
                 (f"{worker.replace('_', ' ')} of {server}", child)
                 for child, worker in workers
@@ -109,11 +109,20 @@ def _program(pid: int) -> str:
     return ""
 
 
-def _children(pid: int) -> list[int]:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-        return sorted(map(int, listed.split()))
-    return []
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that this one has started; not each kernel lists them."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = _stat(folder)[1]
+                found += [int(folder.name)] * (int(parent) == pid)
+    return sorted(found)
+
+
+def _stat(folder: Path) -> list[str]:
+    """Return the fields from the state on; the name before may have spaces and brackets."""
+    return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def pages_bytes_of(metrics: str) -> dict[str, int]:
@@ -149,8 +158,7 @@ def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     private = kib["Private_Clean"] + kib["Private_Dirty"]
-    # the name may have spaces; what follows its bracket are numbers
-    stat = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    stat = _stat(folder)
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     handles = 0
     callers = _of_callers(port)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import serve
 
 from benchmarks.live.memory import session
-from benchmarks.serving.soak_callers import _said, question
-from benchmarks.serving.soak_processes import Sample, Usage, pages_bytes_of, trends, usage_of
+from benchmarks.serving.soak import Run, judge, parser, record, recorded
+from benchmarks.serving.soak_callers import Asked, End, _said, question
+from benchmarks.serving.soak_processes import (
+    Sample,
+    Usage,
+    children_of,
+    pages_bytes_of,
+    trends,
+    usage_of,
+)
 
 _MIB = 1 << 20
 
@@ -106,3 +118,30 @@ def test_pages_that_fill_up_are_no_leak(pages_mib: int, leak_mib: int, has_grown
         samples.append(Sample(60.0 * place, True, used, 0.0))
     (trend,) = trends(samples, 600.0)
     assert trend.has_grown(1.0) is has_grown
+
+
+def test_children_are_found_on_any_kernel() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in children_of(os.getpid())
+        assert children_of(child.pid) == []
+        child.communicate(b"\n")
+    assert child.pid not in children_of(os.getpid())
+
+
+def test_a_recorded_run_is_judged_as_the_run_itself(tmp_path: Path) -> None:
+    used = {("engine 0", 7): Usage(_MIB, _MIB, 24, 9, 1.5, 3)}
+    samples = [Sample(60.0 * place, True, used, 2.0 * place) for place in range(40)]
+    ends: tuple[End, ...] = ("equal", "equal", "wrong", "left")
+    asked = [
+        Asked("speech", 50.0 * place, 0.1, 1.0 + place / 40, ends[place % 4]) for place in range(40)
+    ]
+    run = Run(asked, samples, [800.0], Counter(removed=2))
+    options = parser().parse_args(
+        ["--record", str(tmp_path / "record.json"), "--warm-up-minutes", "5", "--rate", "2"]
+    )
+    record(options, run)
+    fixed, again = recorded(tmp_path / "record.json")
+    assert again == run
+    assert (fixed["rate"], fixed["warm_up_minutes"]) == (2.0, 5.0)
+    assert judge(options, again) == judge(options, run)
+    assert judge(options, again)[1]["answers"] is False
