@@ -70,10 +70,10 @@ class Engine:
         self._backend, self._num_shares = backend, max(len(models), config.max_models)
         self.plan = plan_models(models, backend, config, weight_bytes or {})
         self._shares = DeviceShares()
+        backend.keep_workspace(self.plan.workspace_bytes)
         self._workers = {
             name: self._worker(name, model, self.plan) for name, model in models.items()
         }
-        backend.keep_workspace(self.plan.workspace_bytes)
         self._leaving: set[str] = set()
         self._live: dict[str, tuple[ModelWorker, Sequence]] = {}
         self._arrivals = 0
