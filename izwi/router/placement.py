@@ -19,7 +19,7 @@ from izwi.router.breaker import (
 )
 from izwi.router.first_outputs import FirstOutputs
 from izwi.router.options import RouterOptions
-from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
+from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate, choose_prefix
 from izwi.router.prefixes import KnownPrefixes, prompt_chain
 from izwi.router.work import WorkPredictor
 
@@ -140,6 +140,8 @@ class Placement:
                 predicted wait is longer than its limit.
         """
         accepting = self.takes(requests, without)
+        decoding = [one for one in accepting if one.replica >= self._options.num_prefill]
+        accepting = decoding or accepting
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
@@ -153,6 +155,29 @@ class Placement:
             return accepting[0].replica
         arrival = Arrival(self._number, self._random.random())
         return self._policy(self._candidates(accepting, requests[0]), arrival).replica
+
+    def choose_prefill(self, requests: Sequence[Request], chosen: int) -> int | None:
+        """Return the engine that computes the prompt of the first request for a chosen engine.
+
+        None: the chosen engine computes it, because it is short or cached there, or no other one
+        may.
+        """
+        num_prefill, first = self._options.num_prefill, requests[0]
+        if chosen < num_prefill or not num_prefill or not _can_part(first):
+            return None
+        num_cached = self._num_cached(self.loads[chosen], first, self._chain(first))
+        if first.prompt.num_positions - num_cached < self._options.prefill_positions:
+            return None
+        now_s = self._clock()
+        able = [
+            one
+            for one in self.takes(requests)
+            if one.replica < num_prefill and one.allows(first.model, now_s)
+        ]
+        if not able:
+            return None
+        arrival = Arrival(self._number, self._random.random())
+        return choose_prefix(self._candidates(able, first), arrival).replica
 
     def place_request(self, replica: int, request: Request) -> float:
         """Count a request that was sent to an engine; return its predicted work."""
@@ -224,8 +249,9 @@ class Placement:
 
     @property
     def _looks_up(self) -> bool:
-        """Whether prefixes matter: several engines, and a policy that reads them."""
-        return len(self.loads) > 1 and self._options.policy == "prefix"
+        """Whether prefixes matter: several engines, and a placement that reads them."""
+        reads = self._options.policy == "prefix" or self._options.num_prefill > 0
+        return len(self.loads) > 1 and reads
 
     def _chain(self, request: Request) -> list[int]:
         if self._chained[0] != request.request_id:
@@ -310,6 +336,12 @@ class Placement:
 
 def _ignore(replica: int, model: str, event: CircuitEvent) -> None:
     del replica, model, event
+
+
+def _can_part(request: Request) -> bool:
+    """Whether another engine may compute the prompt: it is all there, and pages are all of it."""
+    whole = not (request.encode_only or request.output_positions or request.open_input)
+    return whole and request.cacheable and not request.continues
 
 
 def _num_in_flight(load: ReplicaLoad) -> int:
