@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--listeners", type=int, default=40, help="of the idle engines")
     parser.add_argument("--arrivals", type=int, default=400)
     parser.add_argument("--times", type=float, default=4.0, help="of what the engines sustain")
-    parser.add_argument("--limit", type=float, default=1.4, help="of the idle p95")
+    parser.add_argument("--limit", type=float, default=1.3, help="of the idle p95")
     parser.add_argument("--note", default="", help="what else ran on the machine")
     parser.add_argument("--port", type=int, default=8100)
     options = parser.parse_args()

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, isinf
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
@@ -282,9 +282,12 @@ class Placement:
         found = [one for one, wait_s in zip(accepting, waits_s, strict=True) if wait_s <= most_s]
         if accepting and not found:
             least_s = min(waits_s)
+            limit = f"the limit is {most_s * 1e3:g} ms (--max-wait-ms); retry later"
+            if isinf(least_s):
+                message = "how long the first output takes beside so much work is not known yet"
+                raise Overloaded(f"{message}, and {limit}", retry_after_s=1)
             raise Overloaded(
-                f"the first output would take {least_s * 1e3:.0f} ms, and the limit is "
-                f"{most_s * 1e3:g} ms (--max-wait-ms); retry later",
+                f"the first output would take {least_s * 1e3:.0f} ms, and {limit}",
                 retry_after_s=max(1, ceil(least_s - most_s)),
             )
         return found
@@ -305,7 +308,9 @@ class Placement:
     def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:
         if not _num_in_flight(load) or (known := load.first_outputs.get(model)) is None:
             return 0.0
-        return known.predict_s(self._work(load, mean), self._clock())
+        others = [one.first_outputs.get(model) for one in self.loads if one is not load]
+        alike = [one for one in others if one is not None]
+        return known.predict_s(self._work(load, mean), self._clock(), alike)
 
     def _work(self, load: ReplicaLoad, mean: float) -> float:
         """Return the work that an engine has, if requests of other processes have the mean."""

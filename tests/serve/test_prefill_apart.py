@@ -76,6 +76,7 @@ async def test_short_and_cached_prompts_are_computed_where_they_are_answered():
         assert figure(world, 0, "steps") == steps
 
 
+@pytest.mark.slow
 async def test_requests_that_start_together_wait_for_the_first_prompt_together():
     requests = [long("a"), long("b", 44)]
     expected = [given(chunks) for chunks in await undisturbed(requests)]
@@ -85,8 +86,14 @@ async def test_requests_that_start_together_wait_for_the_first_prompt_together()
         await all_freed(world)
 
 
-@pytest.mark.parametrize("how", ["dies", "hangs"])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (0, "dies"),
+        (1, "hangs"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "hangs"), (1, "dies"))),
+    ],
+)
 async def test_if_an_engine_is_lost_meanwhile_another_computes_the_prompt(number, how):
     request = long("a", 60)
     (expected,) = await undisturbed([request])
@@ -99,6 +106,7 @@ async def test_if_an_engine_is_lost_meanwhile_another_computes_the_prompt(number
         assert given(await asyncio.wait_for(read(answer), 30)) == given(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 async def test_if_an_engine_dies_while_pages_are_written_the_answer_is_the_same(number):
     request = long("a", 60)
@@ -110,6 +118,7 @@ async def test_if_an_engine_dies_while_pages_are_written_the_answer_is_the_same(
         assert given(await asyncio.wait_for(read(answer), 30)) == given(expected)
 
 
+@pytest.mark.slow
 async def test_pages_that_are_gone_are_computed(caplog):
     request = long("a")
     (expected,) = await undisturbed([request])
