@@ -48,8 +48,8 @@ class PageMoves:
             done("")
             return
         page_bytes = reader.page_bytes
-        held = sum(one.num_bytes for one in self._written.values())
-        if not reader.num_pages or held + reader.num_pages * page_bytes > _MOST_BYTES:
+        unread = sum(one.num_bytes for one in self._written.values())
+        if not reader.num_pages or unread + reader.num_pages * page_bytes > _MOST_BYTES:
             reader.close()
             done("")
             return
