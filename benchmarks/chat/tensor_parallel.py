@@ -12,6 +12,7 @@ devices from a seed, and are the same on any number of them. Columns:
                              step, by the time of the step and the bandwidth `--memory`
     all_reduce_us            one sum of the states of all rows, as a step has two in each layer
     of_step                  the share of a step that these take
+    page_gib, free_gib       what the plan gives pages, and what is left on the first device
     of_link                  bytes that a device sends and receives for one sum, by its time and the
                              bandwidth `--link` (bytes a second in one direction)
 """
@@ -66,6 +67,7 @@ SHAPES = {
     "48B": ("8B", _LARGER),
 }
 _SUMS = 64  # timed together
+GIB = 1 << 30
 
 
 class Spec(Struct, frozen=True):
@@ -203,6 +205,9 @@ def measure(spec: Spec) -> list[dict[str, Any]]:
         for rows in spec.rows:
             row: dict[str, Any] = {"shape": spec.shape, "devices": count, "rows": rows}
             row |= {"streams": engine.plan.num_streams, "start_s": round(start_s, 1)}
+            row |= {"page_gib": round(engine.plan.models[0].page_bytes / GIB, 2)}
+            if backend.captures:
+                row |= {"free_gib": round(torch.cuda.mem_get_info()[0] / GIB, 2)}
             row |= run(engine, rows, spec.prompt, spec.tokens, 1 + rows)
             step_s = rows / row["tokens_per_s"]
             row["step_ms"] = round(1e3 * step_s, 3)

@@ -110,16 +110,18 @@ def main() -> None:
     parser.add_argument("--listeners", type=int, default=40, help="of the idle engines")
     parser.add_argument("--arrivals", type=int, default=400)
     parser.add_argument("--times", type=float, default=4.0, help="of what the engines sustain")
-    parser.add_argument("--limit", type=float, default=1.4, help="of the idle p95")
+    parser.add_argument("--limit", type=float, default=1.3, help="of the idle p95")
+    parser.add_argument("--api-servers", type=int, default=1, help="processes for HTTP")
     parser.add_argument("--note", default="", help="what else ran on the machine")
     parser.add_argument("--port", type=int, default=8100)
     options = parser.parse_args()
     shape = options.size, options.frames, options.running, options.port
     devices = options.devices.split(",")
-    with served_by_replicas(*shape, devices) as url:
+    num_servers = options.api_servers
+    with served_by_replicas(*shape, devices, num_servers) as url:
         rows, per_s = asyncio.run(unlimited(url, options))
     max_wait_ms = options.limit * rows[0]["ttfa_ms_p95"]
-    with served_by_replicas(*shape, devices, max_wait_ms=max_wait_ms) as url:
+    with served_by_replicas(*shape, devices, num_servers, max_wait_ms=max_wait_ms) as url:
         rows += asyncio.run(limited(url, options, per_s, max_wait_ms))
     write_result(f"admission_{options.size}", rows, devices=devices, note=options.note)
 

@@ -127,6 +127,13 @@ class PagedMemory:
             self._pool.release([match.copy_from])
         return pages, num_positions
 
+    def claim_whole(self, keys: Sequence[int]) -> list[int]:
+        """Claim the whole pages of the longest known prefix; the caller must release them."""
+        size = self._page_size
+        num_whole = self.find(keys).num_positions // size
+        pages, _ = self.claim(list(keys[: num_whole * size]))  # so no part of a page is copied
+        return pages
+
     def flush(self) -> None:
         """Execute the copies that `claim` deferred. Call it before anything writes to pages."""
         self._mover.flush()

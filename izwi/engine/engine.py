@@ -17,6 +17,7 @@ from izwi.backends.memory_plan import MemoryPlan
 from izwi.backends.protocol import Backend
 from izwi.config import EngineConfig
 from izwi.engine.model_worker import ModelWorker
+from izwi.engine.prefix_moves import PrefixReader, PrefixWriter
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.model.protocol import Model
 from izwi.request.log import Log
@@ -70,10 +71,10 @@ class Engine:
         self._backend, self._num_shares = backend, max(len(models), config.max_models)
         self.plan = plan_models(models, backend, config, weight_bytes or {})
         self._shares = DeviceShares()
+        backend.keep_workspace(self.plan.workspace_bytes)
         self._workers = {
             name: self._worker(name, model, self.plan) for name, model in models.items()
         }
-        backend.keep_workspace(self.plan.workspace_bytes)
         self._leaving: set[str] = set()
         self._live: dict[str, tuple[ModelWorker, Sequence]] = {}
         self._arrivals = 0
@@ -145,11 +146,9 @@ class Engine:
                 not support grammars.
             Overloaded: The model's queue is full.
         """
-        if request.model not in self._workers or request.model in self._leaving:
-            raise ModelNotFound(f"no model {request.model!r} is served", param="model")
+        worker = self._worker_of(request.model)
         if request.request_id in self._live:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
-        worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
         if request.adapter is not None:
             sequence.adapter = worker.runner.adapters.load(request.adapter)
@@ -232,6 +231,19 @@ class Engine:
     def load(self) -> dict[str, dict[str, float]]:
         """Counters of each model; see `izwi.metrics.LOAD_KEYS`."""
         return {name: worker.load for name, worker in self._workers.items()}
+
+    def prefix_reader(self, model: str, keys: Seq[int]) -> PrefixReader:
+        """Read pages of a known prefix, for another engine. Raises ModelNotFound."""
+        return self._worker_of(model).prefix_reader(keys)
+
+    def prefix_writer(self, model: str, keys: Seq[int]) -> PrefixWriter:
+        """Write pages of a prefix that another engine has computed. Raises ModelNotFound."""
+        return self._worker_of(model).prefix_writer(keys)
+
+    def _worker_of(self, model: str) -> ModelWorker:
+        if model not in self._workers or model in self._leaving:
+            raise ModelNotFound(f"no model {model!r} is served", param="model")
+        return self._workers[model]
 
     @property
     def num_prefix_changes(self) -> int:

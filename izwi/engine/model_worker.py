@@ -18,6 +18,7 @@ from izwi.backends.budget import MemoryBudget
 from izwi.backends.protocol import Backend, PendingAudio
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
+from izwi.engine.prefix_moves import PrefixReader, PrefixWriter
 from izwi.errors import Overloaded
 from izwi.metrics import Observed
 from izwi.model.protocol import Model
@@ -84,6 +85,14 @@ class ModelWorker:
         )
         scheduler = Scheduler(config, memory, runner.states, runner, device)
         return ModelWorker(scheduler, runner, config, clock)
+
+    def prefix_reader(self, keys: Seq[int]) -> PrefixReader:
+        """Read pages of a known prefix."""
+        return PrefixReader(self.scheduler.memory, self.runner.page_tiers, keys)
+
+    def prefix_writer(self, keys: Seq[int]) -> PrefixWriter:
+        """Write pages of a prefix that another engine has computed."""
+        return PrefixWriter(self.scheduler.memory, self.runner.page_tiers, keys)
 
     @property
     def load(self) -> dict[str, float]:

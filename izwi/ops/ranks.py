@@ -26,6 +26,11 @@ class Ranks(RankNumber, Protocol):
     All ranks call the same methods in the same order, with arrays of the same shapes.
     """
 
+    @property
+    def num_exchanges(self) -> int:
+        """Calls of these methods so far; 0 for the only rank, which exchanges nothing."""
+        ...
+
     def all_reduce(self, x: Any) -> Any:
         """Return the sum of all ranks' arrays, the same bits on each; it may overwrite `x`."""
         ...
@@ -44,6 +49,7 @@ class Alone:
 
     index = 0
     count = 1
+    num_exchanges = 0
 
     def all_reduce(self, x: Any) -> Any:
         """Return `x`."""

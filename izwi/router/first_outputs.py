@@ -2,13 +2,15 @@
 
 What was learned is the measured time beside the work that the engine had then; see
 `izwi.router.work`. So nothing of models, devices or batches is assumed but that times rise with the
-work, by a line that holds for loads up to twice the present one.
+work, by a line that holds for loads up to twice the present one. What a load of more than twice
+those that were measured does is not known: it grows by one request at a time until it is.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import ceil
+from collections.abc import Iterable
+from math import ceil, inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from typing import NamedTuple
 _SHARE = 0.95
 # Requests beside more than this many times the work do not count: their line is another one.
 _MOST_WORK = 2.0
-# Without so many requests nothing is predicted.
+# Of fewer requests the slowest counts, and those of other engines count as well.
 _FEWEST = 8
 # Requests that are remembered, and for how many seconds: a slow minute must not count for ever.
 _MOST, _MEMORY_S = 256, 30.0
@@ -49,23 +51,32 @@ class FirstOutputs:
         """Forget a request that has left the engine."""
         self._pending.pop(request_id, None)
 
-    def predict_s(self, work: float, now_s: float) -> float:
+    def predict_s(self, work: float, now_s: float, alike: Iterable[FirstOutputs] = ()) -> float:
         """Return in how many seconds 95 % of such requests have their first output.
 
-        It is at least the time for which the first that has none has waited, and 0 if too little
-        is known.
+        It is at least the time for which the first that has none has waited. Beside more work than
+        was measured, with a request that has none, it is not known: infinite.
 
         Args:
             work: Predicted work that the engine has already.
             now_s: The present time.
+            alike: Of the same model on other engines, for as long as this one knows too little.
         """
+        waited_s = next((now_s - at_s for at_s, _ in self._pending.values()), 0.0)
+        similar = self._similar(work, now_s)
+        if len(similar) < _FEWEST:
+            similar += [one for other in alike for one in other._similar(work, now_s)]
+        if self._pending and not any(_MOST_WORK * one.work >= work for one in similar):
+            return inf
+        if len(similar) < _FEWEST:
+            return max([waited_s, *(one.first_s for one in similar)])
+        return max(waited_s, _on_line(similar, work))
+
+    def _similar(self, work: float, now_s: float) -> list[_Measured]:
+        """Return what was measured lately beside up to so many times the work."""
         while self._measured and now_s - self._measured[0].at_s > _MEMORY_S:
             self._measured.popleft()
-        waited_s = next((now_s - at_s for at_s, _ in self._pending.values()), 0.0)
-        similar = [one for one in self._measured if one.work <= _MOST_WORK * work]
-        if len(similar) < _FEWEST:
-            return waited_s
-        return max(waited_s, _on_line(similar, work))
+        return [one for one in self._measured if one.work <= _MOST_WORK * work]
 
 
 def _on_line(measured: list[_Measured], work: float) -> float:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, isinf
 
 from izwi.errors import Overloaded
 from izwi.request.request import Request
@@ -19,7 +19,7 @@ from izwi.router.breaker import (
 )
 from izwi.router.first_outputs import FirstOutputs
 from izwi.router.options import RouterOptions
-from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate
+from izwi.router.policy import ROUTER_POLICIES, Arrival, Candidate, choose_prefix
 from izwi.router.prefixes import KnownPrefixes, prompt_chain
 from izwi.router.work import WorkPredictor
 
@@ -140,6 +140,8 @@ class Placement:
                 predicted wait is longer than its limit.
         """
         accepting = self.takes(requests, without)
+        decoding = [one for one in accepting if one.replica >= self._options.num_prefill]
+        accepting = decoding or accepting
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
@@ -153,6 +155,29 @@ class Placement:
             return accepting[0].replica
         arrival = Arrival(self._number, self._random.random())
         return self._policy(self._candidates(accepting, requests[0]), arrival).replica
+
+    def choose_prefill(self, requests: Sequence[Request], chosen: int) -> int | None:
+        """Return the engine that computes the prompt of the first request for a chosen engine.
+
+        None: the chosen engine computes it, because it is short or cached there, or no other one
+        may.
+        """
+        num_prefill, first = self._options.num_prefill, requests[0]
+        if chosen < num_prefill or not num_prefill or not _can_part(first):
+            return None
+        num_cached = self._num_cached(self.loads[chosen], first, self._chain(first))
+        if first.prompt.num_positions - num_cached < self._options.prefill_positions:
+            return None
+        now_s = self._clock()
+        able = [
+            one
+            for one in self.takes(requests)
+            if one.replica < num_prefill and one.allows(first.model, now_s)
+        ]
+        if not able:
+            return None
+        arrival = Arrival(self._number, self._random.random())
+        return choose_prefix(self._candidates(able, first), arrival).replica
 
     def place_request(self, replica: int, request: Request) -> float:
         """Count a request that was sent to an engine; return its predicted work."""
@@ -224,8 +249,9 @@ class Placement:
 
     @property
     def _looks_up(self) -> bool:
-        """Whether prefixes matter: several engines, and a policy that reads them."""
-        return len(self.loads) > 1 and self._options.policy == "prefix"
+        """Whether prefixes matter: several engines, and a placement that reads them."""
+        reads = self._options.policy == "prefix" or self._options.num_prefill > 0
+        return len(self.loads) > 1 and reads
 
     def _chain(self, request: Request) -> list[int]:
         if self._chained[0] != request.request_id:
@@ -256,9 +282,12 @@ class Placement:
         found = [one for one, wait_s in zip(accepting, waits_s, strict=True) if wait_s <= most_s]
         if accepting and not found:
             least_s = min(waits_s)
+            limit = f"the limit is {most_s * 1e3:g} ms (--max-wait-ms); retry later"
+            if isinf(least_s):
+                message = "how long the first output takes beside so much work is not known yet"
+                raise Overloaded(f"{message}, and {limit}", retry_after_s=1)
             raise Overloaded(
-                f"the first output would take {least_s * 1e3:.0f} ms, and the limit is "
-                f"{most_s * 1e3:g} ms (--max-wait-ms); retry later",
+                f"the first output would take {least_s * 1e3:.0f} ms, and {limit}",
                 retry_after_s=max(1, ceil(least_s - most_s)),
             )
         return found
@@ -279,7 +308,9 @@ class Placement:
     def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:
         if not _num_in_flight(load) or (known := load.first_outputs.get(model)) is None:
             return 0.0
-        return known.predict_s(self._work(load, mean), self._clock())
+        others = [one.first_outputs.get(model) for one in self.loads if one is not load]
+        alike = [one for one in others if one is not None]
+        return known.predict_s(self._work(load, mean), self._clock(), alike)
 
     def _work(self, load: ReplicaLoad, mean: float) -> float:
         """Return the work that an engine has, if requests of other processes have the mean."""
@@ -310,6 +341,12 @@ class Placement:
 
 def _ignore(replica: int, model: str, event: CircuitEvent) -> None:
     del replica, model, event
+
+
+def _can_part(request: Request) -> bool:
+    """Whether another engine may compute the prompt: it is all there, and pages are all of it."""
+    whole = not (request.encode_only or request.output_positions or request.open_input)
+    return whole and request.cacheable and not request.continues
 
 
 def _num_in_flight(load: ReplicaLoad) -> int:

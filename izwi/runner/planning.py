@@ -13,6 +13,7 @@ from izwi.backends.memory_plan import (
     GraphBytes,
     MemoryPlan,
     ModelNeeds,
+    driver_bytes,
     plan_memory,
 )
 from izwi.backends.protocol import Backend
@@ -29,9 +30,10 @@ from izwi.model.sizes import ModelSizes, TensorShapes
 _SENTENCE, _SPOKEN_TURN, _TEXT_TURN = 192, 384, 768
 # The largest prompt graph of a model of 1.7B (measured: 92 to 143 MB).
 _PROMPT_BYTES = 144 * MIB
-# Staged inputs and results of all graphs of a model, and what the driver keeps of them and of their
-# kernels (measured: 100 to 230 MB, 200 MB).
-_BUFFER_BYTES, _DRIVER_BYTES = 160 * MIB, 208 * MIB
+# Staged inputs and results of all graphs of a model (measured: 100 to 230 MB).
+_BUFFER_BYTES = 160 * MIB
+# Kernels that are not loaded yet, and graphs of a model, of which some only draw.
+_UNLOADED_BYTES, _NUM_GRAPHS, _NUM_RUNS = 80 * MIB, 80, 56
 # Numbers kept for each logit while ids are drawn, in bytes.
 _DRAW_BYTES = 10
 # Copies of a stream's state that a codec keeps while it decodes: the old, the new, and parts.
@@ -61,8 +63,10 @@ def row_bytes(sizes: ModelSizes, itemsize: int) -> int:
     )
 
 
-def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> GraphBytes:
-    """Estimate the memory of a model's graphs, from the sizes of its encoders and its codec."""
+def estimated_graphs(
+    sizes: ModelSizes, itemsize: int, config: EngineConfig, num_ranks: int = 1
+) -> GraphBytes:
+    """Estimate the memory of a model's graphs, from the sizes of its layers, encoders and codec."""
     steps = [_PROMPT_BYTES]
     for encoder in (*sizes.encoders, *sizes.whole_encoders):
         for shape in encoder.shapes:
@@ -74,7 +78,10 @@ def estimated_graphs(sizes: ModelSizes, itemsize: int, config: EngineConfig) -> 
         chunk = sizes.codec.peak_values(config.chunk_ramp[-1]) * itemsize
         rows = min(config.max_running, config.max_step_vocodes)
         codec_bytes = rows * int(chunk + _STATE_COPIES * row_bytes(sizes, itemsize))
-    return GraphBytes(max(steps), codec_bytes, _BUFFER_BYTES, _DRIVER_BYTES)
+    num_layers = len(sizes.layers)
+    num_sums = 2 * num_layers * _NUM_RUNS if num_ranks > 1 else 0
+    driver = _UNLOADED_BYTES + driver_bytes(num_layers, _NUM_GRAPHS, num_sums)
+    return GraphBytes(max(steps), codec_bytes, _BUFFER_BYTES, driver)
 
 
 def _whole_bytes(sizes: ModelSizes, itemsize: int) -> int:
@@ -135,14 +142,15 @@ def plan_models(
 
     if backend.memory().is_shared:
         return planned(config, lambda _: GraphBytes())
-    plan = planned(config, lambda name: estimated_graphs(sizes[name], backend.itemsize, config))
+    ranks, itemsize = backend.ops.ranks.count, backend.itemsize
+    plan = planned(config, lambda name: estimated_graphs(sizes[name], itemsize, config, ranks))
     if not (backend.captures and config.graphs):
         return plan
     fitting = config.with_streams(plan.num_streams)
 
     def measured(name: str) -> GraphBytes:
         graphs = backend.rehearse(models[name], fitting)
-        return replace(graphs, steps=max(graphs.steps, _whole_bytes(sizes[name], backend.itemsize)))
+        return replace(graphs, steps=max(graphs.steps, _whole_bytes(sizes[name], itemsize)))
 
     return planned(fitting, measured)
 
@@ -234,7 +242,8 @@ def _plan_of_folders(
         sizes = family_of(folder).read_sizes(folder, backend.ops.ranks)
         graphs = GraphBytes()
         if not memory.is_shared:
-            graphs = estimated_graphs(sizes, backend.itemsize, config)
+            ranks = backend.ops.ranks.count
+            graphs = estimated_graphs(sizes, backend.itemsize, config, ranks)
         weight_bytes = _weight_bytes(sizes.weights, backend.itemsize, _BITS[weights])
         weight_bytes -= _saved_by_packing(folder, sizes, backend, _BITS[weights])
         needs.append(needs_of(name, sizes, backend, config, graphs, weight_bytes))

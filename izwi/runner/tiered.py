@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import count
 
 from izwi.backends.protocol import PagedKV, SavedRow, StateArena
-from izwi.cache.tiers import PageStore, Tier
+from izwi.cache.tiers import Bytes, PageStore, Tier
 from izwi.runner.ranks import RankedPages
 
 
@@ -16,6 +17,16 @@ class TieredPages:
     def __init__(self, kv: PagedKV | RankedPages, store: PageStore):
         self._kv, self._store = kv, store
         self._moves: list[tuple[int, int, int]] = []
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, on all ranks together."""
+        return self._store.page_bytes
+
+    @property
+    def page_size(self) -> int:
+        """Positions of a page."""
+        return self._kv.page_size
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
         """Queue a copy of a page's first slots; `flush` does all at once to save launches."""
@@ -43,6 +54,16 @@ class TieredPages:
             self._kv.write_pages([page], data[None])
             self._store.drop(handle)
         return data is not None
+
+    def read(self, pages: Sequence[int]) -> Bytes:
+        """Copy pages to the host, (pages, bytes of a page), for another engine."""
+        self.flush()
+        return self._kv.read_pages(pages)
+
+    def write(self, pages: Sequence[int], data: Bytes) -> None:
+        """Write what another engine has read from its pages."""
+        self.flush()
+        self._kv.write_pages(pages, data)
 
     def drop(self, handle: int) -> None:
         """Drop a demoted page."""

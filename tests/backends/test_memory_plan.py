@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi.backends.memory_plan import MIB, DeviceMemory, GraphBytes, ModelNeeds, plan_memory
+from izwi.backends.memory_plan import (
+    MIB,
+    DeviceMemory,
+    GraphBytes,
+    ModelNeeds,
+    driver_bytes,
+    plan_memory,
+)
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
 
@@ -161,3 +168,11 @@ def test_memory_for_images_is_left_free() -> None:
     assert any("8.00 GiB images" in parts for _, parts in plan.lines())
     with pytest.raises(DoesNotFit, match="images"):
         plan_memory(device(14), TRIO, config, loaded=False)
+
+
+def test_what_the_driver_takes_grows_with_what_is_captured() -> None:
+    one = driver_bytes(28, 80)
+    assert 120 * MIB < one < 200 * MIB  # an H100 took 120 MB for a model of 28 layers
+    assert driver_bytes(56, 80) - one == one - 64 * MIB
+    # 96 layers on two H100: 40 graphs took 1.6 to 1.8 GB
+    assert 1.8e9 < driver_bytes(96, 40, 2 * 96 * 40) < 2.5e9

@@ -88,20 +88,23 @@ def test_an_overload_of_four_times_keeps_first_audio_near_that_of_idle_engines()
     """Two engines with the embedded model's prices serve 4.8 streams a second; 19 come."""
     arrivals, scripts = workload(19.0, 400)
 
-    def p95_ms(router: RouterOptions, arrivals: list[Arrival]) -> float:
+    def p95_ms(router: RouterOptions, arrivals: list[Arrival]) -> tuple[float, float]:
+        """Return the p95 of the first 40 that were accepted, and of the second half."""
         fleet = Fleet(FleetShape((2,), router), STREAMS, tiny_machine(), EngineConfig(), scripts)
         played = fleet.run(arrivals)
         accepted = [one for one in played if not one.refused]
         assert len(accepted) >= 60
         assert all(one.audio_s == pytest.approx(52 * FRAME_S) for one in accepted)
-        # the first half teaches what the engines take
+        firsts_s = [one.first_audio_s for one in accepted[:40]]
         times_s = [one.first_audio_s for one in played[len(played) // 2 :] if one.chunks]
-        return percentile_ms(times_s, 95) or 0.0
+        return percentile_ms(firsts_s, 95) or 0.0, percentile_ms(times_s, 95) or 0.0
 
-    idle = p95_ms(LEAST_LOAD, [Arrival(200 * one.at_s, one.request) for one in arrivals[:60]])
-    assert p95_ms(LEAST_LOAD, arrivals) > 5 * idle
-    limited = RouterOptions("least_load", max_wait_s=1.4 * idle / 1e3)
-    assert p95_ms(limited, arrivals) <= 1.5 * idle
+    _, idle = p95_ms(LEAST_LOAD, [Arrival(200 * one.at_s, one.request) for one in arrivals[:60]])
+    assert p95_ms(LEAST_LOAD, arrivals)[1] > 5 * idle
+    limited = RouterOptions("least_load", max_wait_s=1.3 * idle / 1e3)
+    while_it_learns, later = p95_ms(limited, arrivals)
+    assert while_it_learns <= 1.6 * idle
+    assert later <= 1.5 * idle
 
 
 def test_arrivals_of_a_lost_region_take_the_longer_way() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 
@@ -22,9 +24,31 @@ def measured(*pairs, at_s=0.0):
 
 
 def test_nothing_is_predicted_from_too_little():
-    assert measured(*[(1.0, 5.0)] * 7).predict_s(1.0, 0.0) == 0.0
-    assert measured(*[(1.0, 5.0)] * 8).predict_s(1.0, 0.0) == 5.0
+    assert measured().predict_s(1.0, 0.0) == 0.0
+    assert measured((1.0, 0.1), (1.0, 5.0)).predict_s(1.0, 0.0) == 5.0  # the slowest of few
     assert measured(*[(2.0, 5.0)] * 8).predict_s(0.9, 0.0) == 0.0  # only far more was measured
+
+
+def test_a_load_that_was_never_measured_is_not_predicted_while_another_request_waits():
+    known = measured((1.0, 0.02))
+    assert known.predict_s(3.0, 0.0) == 0.02
+    known.place("a", 3.0, 0.0)
+    assert known.predict_s(2.0, 0.0) == 0.02
+    assert known.predict_s(3.0, 0.0) == inf
+    known.come("a", 0.03)
+    known.place("b", 6.0, 0.03)
+    assert known.predict_s(6.0, 0.03) == 0.03
+    assert known.predict_s(6.1, 0.03) == inf
+
+
+def test_an_engine_that_knows_too_little_is_taken_for_its_neighbours():
+    neighbour = measured(*[(1.0, 0.02)] * 4, *[(4.0, 0.08)] * 4)
+    known = measured((1.0, 0.02))
+    known.place("a", 1.0, 0.0)
+    assert known.predict_s(4.0, 0.0) == inf
+    assert known.predict_s(4.0, 0.0, [neighbour]) == pytest.approx(0.08)
+    known = measured(*[(1.0, 0.5)] * 8)
+    assert known.predict_s(1.0, 0.0, [neighbour]) == pytest.approx(0.5)  # it knows better
 
 
 def test_more_work_waits_longer_by_a_line_that_leaves_out_far_more_work():
@@ -79,11 +103,19 @@ class Clock:
 
 
 def busy(num_replicas=1, max_wait_s=0.1):
-    """Engines with one request each that has waited 3.2 s, and the clock."""
+    """Engines with one request each that has waited 3.2 s, and the clock.
+
+    Each had two before at the same time, whose first outputs came at once.
+    """
     clock = Clock()
     loads = [ReplicaLoad(number, accepts=True) for number in range(num_replicas)]
     made = Placement(RouterOptions("least_load", max_wait_s=max_wait_s), loads, clock=clock)
     for number in range(num_replicas):
+        before = [toy_request(f"{name}-{number}", 2, 1, 40) for name in "ab"]
+        works = [made.place_request(number, one) for one in before]
+        for one, work in zip(before, works, strict=True):
+            made.end_wait(number, one, has_output=True)
+            made.end(number, work)
         made.place_request(number, toy_request(f"first-{number}", 2, 1, 40))
     clock.now_s = 3.2
     return made, clock
@@ -94,7 +126,19 @@ def test_a_request_is_refused_for_as_long_as_the_wait_exceeds_its_limit():
     with pytest.raises(Overloaded, match=r"3200 ms, and the limit is 100 ms") as refused:
         made.choose([toy_request("next", 2, 1, 40)])
     assert refused.value.retry_after_s == 4
-    made.end_wait(0, toy_request("first-0", 2, 1, 40), has_output=True)
+    made.end_wait(0, toy_request("first-0", 2, 1, 40), has_output=False)
+    assert made.choose([toy_request("next", 2, 1, 40)]) == 0
+
+
+def test_more_than_was_measured_is_refused_until_it_is():
+    made, _ = busy()
+    made.loads[0].first_outputs.clear()
+    first = toy_request("alone", 2, 1, 40)
+    made.place_request(0, first)
+    with pytest.raises(Overloaded, match="is not known yet, and the limit is 100 ms") as refused:
+        made.choose([toy_request("next", 2, 1, 40)])
+    assert refused.value.retry_after_s == 1
+    made.end_wait(0, first, has_output=True)
     assert made.choose([toy_request("next", 2, 1, 40)]) == 0
 
 
@@ -115,7 +159,7 @@ def test_what_nobody_waits_for_is_not_refused(fields):
 
 def test_the_engine_with_the_shorter_wait_gets_it():
     made, _ = busy(2)
-    made.end_wait(1, toy_request("first-1", 2, 1, 40), has_output=True)
+    made.end_wait(1, toy_request("first-1", 2, 1, 40), has_output=False)
     made.place_request(1, toy_request("more", 2, 1, 40))  # more work, but no wait
     assert made.choose([toy_request("next", 2, 1, 40)]) == 1
 

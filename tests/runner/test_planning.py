@@ -9,10 +9,11 @@ import pytest
 from benchmarks.serving.device_memory import CASES, folder_of_case
 from izwi.backends.memory_plan import DeviceMemory, MemoryPlan
 from izwi.backends.torch.backend import TorchBackend, torch_backend
-from izwi.checkpoints.registry import embedded
+from izwi.checkpoints.registry import embedded, family_of
 from izwi.config import EngineConfig
 from izwi.errors import DoesNotFit
-from izwi.runner.planning import plan_folders, prepare_device
+from izwi.ops.ranks import ALONE
+from izwi.runner.planning import estimated_graphs, plan_folders, prepare_device
 
 GIB = 1 << 30
 CONTEXT_GIB = 0.6  # what CUDA takes of a card
@@ -74,3 +75,10 @@ def test_models_are_refused_before_any_is_loaded_and_a_limit_holds(
 def test_a_host_has_no_plan_to_hold_models_against() -> None:
     folders = {name: embedded()[name] for name in ("izwi-tiny-tts", "izwi-tiny-asr")}
     assert prepare_device(torch_backend("cpu"), folders, EngineConfig(), "auto") == {}
+
+
+def test_ranks_are_left_memory_for_captured_sums() -> None:
+    folder = embedded()["izwi-tiny-chat"]
+    sizes = family_of(folder).read_sizes(folder, ALONE)
+    alone, shared = (estimated_graphs(sizes, 2, EngineConfig(), ranks) for ranks in (1, 2))
+    assert shared.driver - alone.driver == 2 * len(sizes.layers) * 56 * (256 << 10)

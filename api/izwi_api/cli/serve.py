@@ -228,6 +228,16 @@ MaxWaitOption = Annotated[
         help="Refuse a stream whose first output is predicted to take longer; 0: no limit.",
     ),
 ]
+PrefillReplicasOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="The first replicas, which compute long prompts for the others; 0: each its own.",
+    ),
+]
+PrefillPositionsOption = Annotated[
+    int, typer.Option(min=1, help="Positions of such a prompt that are not cached, at least.")
+]
 CtlOption = Annotated[
     bool,
     typer.Option(
@@ -368,6 +378,8 @@ def serve(
     max_in_flight: MaxInFlightOption = 0,
     max_in_flight_each: MaxInFlightEachOption = 0,
     max_wait_ms: MaxWaitOption = 0.0,
+    prefill_replicas: PrefillReplicasOption = 0,
+    prefill_positions: PrefillPositionsOption = 1024,
     min_ready: MinReadyOption = 1,
     place: PlaceOption = None,
     degrade_at: DegradeAtOption = 0,
@@ -418,7 +430,8 @@ def serve(
         num_api_servers = api_servers if _can_part(settings, record) and not in_process else 0
         require_one_of("--router", router, tuple(ROUTER_POLICIES))
         limits = max_in_flight, max_in_flight_each, max_wait_ms / _MS
-        routing = RouterOptions(router, config.page_size, *limits)
+        apart = prefill_replicas, prefill_positions
+        routing = RouterOptions(router, config.page_size, *limits, *apart)
         used = parse_devices(replicas, devices, device, tensor_parallel)
         places = parse_places(place or ())
         engines = ReplicaOptions(used, routing, min_ready, places, tensor_parallel)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import zmq
 
@@ -28,7 +29,6 @@ from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.host.allocator import settle
 from izwi.model.protocol import Model
 from izwi.request.correlation import Correlation
-from izwi.request.log import Log
 from izwi.request.request import Chunk, Request
 from izwi.request.serialization import Frame
 from izwi.runner.planning import prepare_device
@@ -43,6 +43,7 @@ from izwi_api.serve.control import (
     RemoveModel,
     child_process,
 )
+from izwi_api.serve.moved_pages import PageMoves
 from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import (
@@ -95,6 +96,7 @@ class _ApiServerConnection:
         self.is_behind = False
         self.load: wire.LoadFigures = {}
         self.num_prefix_changes = 0
+        self.prefills: set[str] = set()  # ids of requests whose pages were computed for it
 
 
 class ApiServerConnections:
@@ -127,6 +129,8 @@ class ApiServerConnections:
         self._owners: dict[str, _ApiServerConnection] = {}
         self._calls: dict[str, Correlation | None] = {}  # of live requests, for log lines
         self._figures_s = 0.0
+        self._moves = PageMoves(engine, self.thread.enqueue)
+        self._prefills: dict[str, Request] = {}  # live requests whose pages are for other engines
 
     # -- from the receiving thread -------------------------------------------------------------
     def receive(self, frames: Sequence[Frame]) -> None:
@@ -161,12 +165,26 @@ class ApiServerConnections:
             line = self._owners.get(chunk.request_id)
             if line is None:
                 continue
-            shares.setdefault(line, []).append(chunk)
+            prefill = self._prefills.get(chunk.request_id)
+            if prefill is None:
+                shares.setdefault(line, []).append(chunk)
             if chunk.reason is not None:
                 self._log_end(chunk)
                 self._let_go(line, chunk.request_id)
+                if prefill is not None:
+                    self._pass_on(line, prefill)
         for line, share in shares.items():
             self._send_chunks(line, share)
+
+    def _pass_on(self, line: _ApiServerConnection, prefill: Request) -> None:
+        """Pass on the pages of a prompt that has run for another engine, or was refused."""
+        request_id = prefill.request_id
+        line.prefills.add(request_id)
+
+        def send_path(path: str) -> None:
+            self._respond(line, wire.ComputedPages(request_id, path))
+
+        self._moves.pass_on(prefill, send_path)
 
     def _log_end(self, chunk: Chunk) -> None:
         call = {"correlation": self._calls.get(chunk.request_id)}
@@ -223,7 +241,7 @@ class ApiServerConnections:
             return  # the request has ended, or another API server has a request of that id
         match command:
             case wire.Submit():
-                self._submit(line, command.requests, command.logs)
+                self._submit(line, command)
             case wire.Abort():
                 self.thread.end(command.request_id)
             case wire.Pause():
@@ -234,6 +252,20 @@ class ApiServerConnections:
                 self.thread.write_to(command.request_id, command.text_ids, command.closed)
             case wire.Acknowledge():
                 self._acknowledge(line, command.num_messages)
+            case wire.WritePages():
+                self._write_pages(line, command)
+            case wire.FreePages():
+                line.prefills.discard(command.request_id)
+                self._moves.free([command.request_id])
+
+    def _write_pages(self, line: _ApiServerConnection, command: wire.WritePages) -> None:
+        written = wire.WrittenPages(command.request_id)
+        self._moves.write(command.path, lambda: self._respond(line, written))
+
+    def _respond(self, line: _ApiServerConnection, message: wire.EngineMessage) -> None:
+        """Send a message to an API server, if it is still there."""
+        if line in self._lines.values():
+            send(line.socket, wire.encode_engine_message(message))
 
     def _welcome(self, api_server: str, address: str) -> None:
         socket = open_socket(self._context, zmq.PUSH)  # `MAX_UNACKNOWLEDGED` bounds it
@@ -244,7 +276,8 @@ class ApiServerConnections:
         welcome = wire.Welcome(self._engine.config.max_backlog, line.load)
         send(socket, wire.encode_engine_message(welcome))
 
-    def _submit(self, line: _ApiServerConnection, requests: list[Request], logs: list[Log]) -> None:
+    def _submit(self, line: _ApiServerConnection, command: wire.Submit[Any]) -> None:
+        requests: list[Request] = command.requests
         ids = [request.request_id for request in requests]
         if taken := [request_id for request_id in ids if request_id in self._owners]:
             error = InvalidRequest(f"request {taken[0]!r} is running already")
@@ -253,7 +286,9 @@ class ApiServerConnections:
         line.live.update(ids)
         self._owners.update(dict.fromkeys(ids, line))
         self._calls.update({request.request_id: request.correlation for request in requests})
-        self.thread.take_in(requests, logs)
+        if command.prefills:
+            self._prefills.update(zip(ids, requests, strict=True))
+        self.thread.take_in(requests, command.logs)
 
     def _refuse(self, api_server: str, request_ids: list[str], error: InvalidMessage) -> None:
         """Fail requests that cannot be decoded, if their ids can, so that no caller waits."""
@@ -282,6 +317,7 @@ class ApiServerConnections:
         for request_id in list(line.live):
             self._let_go(line, request_id)
             self.thread.end(request_id)
+        self._moves.free(list(line.prefills))
         close_monitored(line.socket, line.monitor)
 
     def _forget_lost(self) -> None:
@@ -292,6 +328,7 @@ class ApiServerConnections:
 
     def _let_go(self, line: _ApiServerConnection, request_id: str) -> None:
         del self._owners[request_id]
+        self._prefills.pop(request_id, None)
         self._calls.pop(request_id, None)
         line.live.discard(request_id)
         line.backpressured.discard(request_id)

@@ -10,6 +10,7 @@ from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.router.options import RouterOptions
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.shared_pages import can_share
 from izwi_api.settings import Settings
 
 ADDRESS_TAKEN = 3  # the exit code
@@ -40,6 +41,17 @@ class ReplicaOptions:
                 f"--min-ready must be between 1 and the number of replicas ({self.count}), "
                 f"got {self.min_ready}",
                 param="min_ready",
+            )
+        if self.router.num_prefill and not can_share():
+            raise InvalidRequest(
+                "--prefill-replicas needs memory that processes share, as Linux has it",
+                param="prefill_replicas",
+            )
+        if self.router.num_prefill and self.router.num_prefill >= self.count:
+            raise InvalidRequest(
+                f"--prefill-replicas {self.router.num_prefill} leaves none of {self.count} "
+                "replicas to decode",
+                param="prefill_replicas",
             )
         for name, numbers in self.places.items():
             if wrong := [number for number in numbers if not 0 <= number < self.count]:

@@ -136,6 +136,12 @@ class RemoteEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resumables: dict[str, ResumableRequest] = {}
         self._trials = Trials(self._resubmit)
+        # requests that wait for pages of their prompt from another engine, by the first of those
+        # that were submitted together
+        self._awaiting: dict[str, list[str]] = {}
+        self._taken: dict[str, Callable[[], object]] = {}  # to call once the pages are written
+        # prompts that this engine computes for others, by request id: called with the path
+        self._prefills: dict[str, Callable[[str], object]] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._gone_s = -inf  # when the last engine died, on the event loop's clock
         self._num_engines = 0
@@ -212,6 +218,11 @@ class RemoteEngine:
         if had_requests:
             count_death(self._ran())
         self._trials.clear()
+        self._awaiting.clear()
+        taken, self._taken = self._taken, {}
+        for free in taken.values():
+            free()
+        self.give_up_prefills()
         for resumable in list(self._resumables.values()):
             if resumable.is_aborted:
                 self._end(resumable, aborted(resumable.request.request_id))
@@ -231,12 +242,19 @@ class RemoteEngine:
         """Submit a request; see `submit_all`."""
         return self.submit_all([request])[0]
 
-    def submit_all(self, requests: Sequence[Request]) -> Answers[Answer]:
+    def submit_all(
+        self, requests: Sequence[Request], *, awaits_pages: bool = False
+    ) -> Answers[Answer]:
         """Submit requests together, so that they enter the same step: all or none.
 
         If the engine's queue refuses them, every answer ends with that error. Without an engine,
         requests that continue an answer, or have `awaits_engine`, wait for the next one, as those
         in flight do. A request whose answer is dropped is aborted.
+
+        Args:
+            requests: The requests.
+            awaits_pages: They wait until `start_awaiting`, while another engine computes the prompt
+                of the first. This engine is connected.
 
         Raises:
             EngineStopped: No engine is running.
@@ -261,11 +279,71 @@ class RemoteEngine:
                     request, ref(stream, dropped), together=tuple(ids), submitted_s=loop.time()
                 )
             )
-        if self._is_welcome:
+        if awaits_pages:
+            self._awaiting[ids[0]] = ids
+        elif self._is_welcome:
             self._send(frames)
         elif self._giving_up is None:
             self._giving_up = loop.call_later(waits_s, self.give_up)
         return Answers(streams)
+
+    def prefill(self, request: Request, done: Callable[[str], object]) -> None:
+        """Compute a prompt for another engine.
+
+        Args:
+            request: It emits one entry, which nobody reads.
+            done: Called with the path of its pages, which is empty if there are none.
+        """
+        self._prefills[request.request_id] = done
+        self._send(self._codec.submit(self._peer, [request], prefills=True))
+
+    def give_up_prefills(self) -> None:
+        """Wait for no more prompts: the engines that go on with them compute them."""
+        prefills, self._prefills = self._prefills, {}
+        for done in prefills.values():
+            done("")
+
+    def free_pages(self, request_id: str) -> None:
+        """Let the engine free the memory of a prompt that it has computed."""
+        self._send_command(wire.FreePages(request_id))
+
+    def start_awaiting(self, request_id: str, path: str, free: Callable[[], object]) -> None:
+        """Start requests that wait for the pages of a prompt; nothing if they run elsewhere.
+
+        Args:
+            request_id: The first of them.
+            path: Where the pages are; empty: there are none, so compute the prompt.
+            free: Called once nobody reads them any more.
+        """
+        if request_id in self._awaiting and path:
+            self._taken[request_id] = free
+            self._send_command(wire.WritePages(request_id, path))
+            return
+        free()
+        self._start_awaiting(request_id)
+
+    def _start_awaiting(self, request_id: str) -> None:
+        """Send requests that waited, and what their callers wanted of them meanwhile."""
+        ids = self._awaiting.pop(request_id, [])
+        started = [self._resumables[name] for name in ids if name in self._resumables]
+        if started:
+            requests = [one.request for one in started]
+            self._send(self._codec.submit(self._peer, requests, with_ask=self._sends_asks))
+        for resumable in started:
+            self._repeat_commands(resumable)
+
+    def _is_held(self, request_id: str) -> bool:
+        """Whether the engine does not know a request of its own yet."""
+        awaits = any(request_id in ids for ids in self._awaiting.values())
+        return awaits or self._trials.holds(request_id)
+
+    def _let_go(self, request_id: str) -> None:
+        """Forget that a request waits for pages."""
+        for first, ids in list(self._awaiting.items()):
+            if request_id in ids:
+                ids.remove(request_id)
+                if not ids:
+                    del self._awaiting[first]
 
     def give_away(
         self, takes: Callable[[Request], bool], *, is_hung: bool = False
@@ -292,7 +370,8 @@ class RemoteEngine:
     def release(self, request_id: str, *, has_ended: bool = False) -> ResumableRequest:
         """Stop to run a request; `has_ended`: its engine has sent the last chunk."""
         resumable = self._resumables.pop(request_id)
-        was_held = self._trials.holds(request_id)
+        was_held = self._is_held(request_id)
+        self._let_go(request_id)
         self._trials.forget(resumable)
         if self._is_welcome and not has_ended and not was_held:
             self._send_command(wire.Abort(request_id))
@@ -344,7 +423,7 @@ class RemoteEngine:
         if resumable is None:
             return
         resumable.is_aborted = True
-        if self._is_welcome and not self._trials.holds(request_id):
+        if self._is_welcome and not self._is_held(request_id):
             self._send_command(wire.Abort(request_id))
         else:  # no engine will respond
             self._end(resumable, aborted(request_id))
@@ -446,7 +525,7 @@ class RemoteEngine:
         return [
             resumable
             for name, resumable in self._resumables.items()
-            if not (resumable.paused or self._trials.holds(name))
+            if not (resumable.paused or self._is_held(name))
         ]
 
     def _resubmit(self, resumable: ResumableRequest) -> None:
@@ -491,6 +570,7 @@ class RemoteEngine:
 
     def _end(self, resumable: ResumableRequest, last: Chunk) -> None:
         del self._resumables[resumable.request.request_id]
+        self._let_go(resumable.request.request_id)
         self._trials.forget(resumable)
         if self.router is not None:
             self.router.ended(self, resumable, last)
@@ -536,6 +616,15 @@ class RemoteEngine:
                     self.router.published(self, message.digests)
             case wire.Figures():
                 self.load = message.load
+            case wire.ComputedPages():
+                if (done := self._prefills.pop(message.request_id, None)) is not None:
+                    done(message.path)
+                else:
+                    self.free_pages(message.request_id)
+            case wire.WrittenPages():
+                if (free := self._taken.pop(message.request_id, None)) is not None:
+                    free()
+                self._start_awaiting(message.request_id)
             case wire.Chunks():
                 chunks = (
                     message.chunks if self.router is None else self._place_again(message.chunks)
@@ -590,7 +679,9 @@ class RemoteEngine:
             return
         resumable = self._resumables.get(chunk.request_id)
         if resumable is None:
-            if chunk.reason is None:  # it still runs, but has no reader
+            if (prefilled := self._prefills.pop(chunk.request_id, None)) is not None:
+                prefilled("")  # the engine has refused it
+            elif chunk.reason is None:  # it still runs, but has no reader
                 self._send_command(wire.Abort(chunk.request_id))
         else:
             if chunk.reason is not None:

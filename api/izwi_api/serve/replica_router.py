@@ -157,8 +157,11 @@ class ReplicaRouter:
                     raise InvalidRequest(f"request {request.request_id!r} is running already")
         self._update_figures()
         if self._placement.takes(requests):
-            engine = self._engines[self._placement.choose(requests)]
-            return engine.submit_all(requests)
+            chosen = self._placement.choose(requests)
+            source = self._placement.choose_prefill(requests, chosen)
+            if source is not None:
+                return self._submit_apart(requests, source, chosen)
+            return self._engines[chosen].submit_all(requests)
         gone = [
             engine
             for engine, load in zip(self._engines, self._loads, strict=True)
@@ -170,6 +173,26 @@ class ReplicaRouter:
             raise EngineStopped("no engine accepts requests")
         # the one that died last keeps those that may wait
         return max(gone, key=lambda one: one.gone_s).submit_all(requests)
+
+    def _submit_apart(
+        self, requests: Sequence[Request], source: int, chosen: int
+    ) -> Answers[Answer]:
+        """Submit requests to an engine once another one has computed the prompt of the first.
+
+        If that one dies or refuses it, the engine computes the prompt itself.
+        """
+        computing, engine = self._engines[source], self._engines[chosen]
+        first = requests[0].request_id
+        answers = engine.submit_all(requests, awaits_pages=True)
+        prefill = prefill_of(requests[0])
+        work = self._placement.place_request(source, prefill)
+
+        def computed(path: str) -> None:
+            self._placement.end(source, work)
+            engine.start_awaiting(first, path, lambda: computing.free_pages(prefill.request_id))
+
+        computing.prefill(prefill, computed)
+        return answers
 
     async def add(self, name: str, model: Model | None, folder: Path) -> None:
         """See `EngineClient.add`; engine processes of its own will run the model."""
@@ -232,6 +255,8 @@ class ReplicaRouter:
         status = ReplicaStatus.UNRESPONSIVE if is_hung else ReplicaStatus.DRAINED
         self._drained[replica] = status
         self._loads[replica].accepts = False
+        if is_hung:
+            self._engines[replica].give_up_prefills()
         self._move(replica, is_hung=is_hung)
 
     def accept(self, replica: int) -> None:
@@ -376,6 +401,24 @@ class ReplicaRouter:
         with suppress(Overloaded):
             return self._placement.choose([request])
         return self._placement.choose([replace(request, continues=True)])
+
+
+def prefill_of(request: Request) -> Request:
+    """Return a request that computes the prompt of another one and emits one entry."""
+    return replace(
+        request,
+        request_id=f"{request.request_id}/prompt",
+        max_entries=1,
+        min_entries=0,
+        streams=False,
+        listener="",
+        continues=False,
+        awaits_engine=False,
+        logprobs=False,
+        top_logprobs=0,
+        grammar=None,
+        ask=None,
+    )
 
 
 def _log_open(replica: int, model: str) -> None:

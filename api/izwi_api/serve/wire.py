@@ -31,10 +31,12 @@ class Submit(msgspec.Struct, Generic[PromptT], tag=True, array_like=True, frozen
 
     Attributes:
         logs: One for each request if the previous engine has begun them; else empty.
+        prefills: Compute their prompts for another engine: `ComputedPages` is the response.
     """
 
     requests: list[Request[PromptT]]
     logs: list[Log] = []
+    prefills: bool = False
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -71,9 +73,38 @@ class Acknowledge(msgspec.Struct, tag=True, array_like=True, frozen=True):
     num_messages: int
 
 
+class WritePages(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Write pages that another engine has computed; `WrittenPages` is the response.
+
+    Attributes:
+        request_id: The request that they are for; it is sent later.
+        path: Where they are; see `izwi_api.serve.shared_pages`.
+    """
+
+    request_id: str
+    path: str
+
+
+class FreePages(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Free the shared memory with the pages of a prompt."""
+
+    request_id: str
+
+
 # Commands about one request, which only the API server that sent it may give.
 OF_ONE = (Abort, Pause, Backpressure, Write)
-Command = Hello | Submit[Any] | Abort | Pause | Backpressure | Write | Acknowledge
+_OF_PAGES = (WritePages, FreePages)
+Command = (
+    Hello
+    | Submit[Any]
+    | Abort
+    | Pause
+    | Backpressure
+    | Write
+    | Acknowledge
+    | WritePages
+    | FreePages
+)
 
 
 CommandT = TypeVar("CommandT")
@@ -114,7 +145,25 @@ class Prefixes(msgspec.Struct, tag=True, array_like=True, frozen=True):
     digests: dict[str, list[int]]
 
 
-EngineMessage = Welcome | Chunks | Figures | Prefixes
+class ComputedPages(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """A prompt was computed for another engine.
+
+    Attributes:
+        request_id: The request that did it.
+        path: Where its pages are until `FreePages`; empty if there are none.
+    """
+
+    request_id: str
+    path: str
+
+
+class WrittenPages(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The pages for a request were written, as far as there was room."""
+
+    request_id: str
+
+
+EngineMessage = Welcome | Chunks | Figures | Prefixes | ComputedPages | WrittenPages
 
 
 class _EngineEnvelope(msgspec.Struct, array_like=True, frozen=True):
@@ -144,7 +193,7 @@ class RequestCodec:
         submit: Any = Submit
         envelope: Any = Envelope
         prompt = union[tuple(dict.fromkeys(prompts))]
-        self._cls = envelope[union[Hello, submit[prompt], *OF_ONE, Acknowledge]]
+        self._cls = envelope[union[Hello, submit[prompt], *OF_ONE, Acknowledge, *_OF_PAGES]]
         msgspec.msgpack.Decoder(self._cls)  # raises if two prompt types cannot be told apart
 
     def submit(
@@ -154,6 +203,7 @@ class RequestCodec:
         logs: Sequence[Log] = (),
         *,
         with_ask: bool = False,
+        prefills: bool = False,
     ) -> list[Frame]:
         """Encode a `Submit`.
 
@@ -162,9 +212,10 @@ class RequestCodec:
             requests: The requests.
             logs: One for each request if the previous engine has begun them.
             with_ask: Include the input that they were prepared from, for recordings.
+            prefills: See `Submit`.
         """
         sent = [request if with_ask else replace(request, ask=None) for request in requests]
-        return encode_command(api_server, Submit(sent, list(logs)))
+        return encode_command(api_server, Submit(sent, list(logs), prefills))
 
     def decode(self, frames: Sequence[Frame]) -> Envelope[Command]:
         """Decode a command. Raises InvalidMessage."""

@@ -57,7 +57,7 @@ class TorchBackend:
         self.pads_encoders = ops.device.type != "cpu"
         self._loaded_bytes = 0
         self._limit_bytes: int | None = None
-        self._workspace_bytes = 0
+        self._workspace_bytes, self._has_workspace = 0, False
         # shared by all models: their graphs run one after the other
         self._capturers: Capturers | None = None
         self._graph_bytes = GraphBytes()
@@ -192,6 +192,20 @@ class TorchBackend:
         if self.ops.device.type == "cuda" and self._workspace_bytes:
             # freed at once: the allocator keeps it for this stream
             torch.empty(self._workspace_bytes, dtype=torch.uint8, device=self.ops.device)
+            self._has_workspace = True
+
+    def free_bytes(self) -> int:
+        """Return what is left of a CUDA device for graphs; see `DeviceRoom`."""
+        free, total = torch.cuda.mem_get_info(self.ops.device)
+        if self._limit_bytes is not None:
+            total = min(total, self._limit_bytes)
+            free = min(free, total - torch.cuda.memory_reserved(self.ops.device))
+        return free - (0 if self._has_workspace else self._workspace_bytes)
+
+    def least(self, value: int) -> int:
+        """Return the least value of all ranks; see `DeviceRoom`."""
+        (found,) = least(self.ops.ranks, [value])
+        return found
 
     def rehearse(self, model: Model, config: EngineConfig) -> GraphBytes:
         """Compile the kernels of a model's graphs, and measure the memory that they will take."""
@@ -264,7 +278,7 @@ class TorchBackend:
         from izwi.backends.torch.captured.graphs import Capturers, Graphs, ModelArrays
 
         if self._capturers is None:
-            self._capturers = Capturers.on(self.ops.device)
+            self._capturers = Capturers.on(self.ops.device, self)
         if self.ops.device.type == "cuda":
             torch.cuda.synchronize(self.ops.device)  # graphs of other models use the same pools
         self._capturers.prime(self._graph_bytes)

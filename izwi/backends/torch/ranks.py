@@ -33,6 +33,7 @@ class TorchRanks:
             InvalidRequest: This torch cannot join such devices.
         """
         self.index, self.count, self.device = place.index, place.count, device
+        self.num_exchanges = 0
         library = "nccl" if device.type == "cuda" else "gloo"
         if not dist.is_available() or not _has(library):
             raise InvalidRequest(
@@ -57,18 +58,21 @@ class TorchRanks:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Return the sum of all ranks' tensors, in place."""
+        self.num_exchanges += 1
         x = x.contiguous()
         dist.all_reduce(x)
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
         """Join all ranks' tensors along the last axis."""
+        self.num_exchanges += 1
         joined = x.new_empty((self.count, *x.shape))
         _gather(joined.view(-1, *x.shape[1:]), x.contiguous())
         return joined.movedim(0, -2).flatten(-2)
 
     def broadcast(self, x: Tensor) -> Tensor:
         """Return rank 0's tensor, in place."""
+        self.num_exchanges += 1
         x = x.contiguous()
         dist.broadcast(x, src=0)
         return x

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +80,22 @@ class GraphPool:
             self._primed_bytes = num_bytes
 
 
+class DeviceRoom(Protocol):
+    """What a device has left while graphs are captured."""
+
+    def free_bytes(self) -> int:
+        """Return what graphs may take of this rank's device."""
+        ...
+
+    def least(self, value: int) -> int:
+        """Return the least value of all ranks, which call this together."""
+        ...
+
+
+# Left free when no more graphs are captured.
+_SPARE_BYTES = 64 << 20
+
+
 class GraphCapturer:
     """Captures work into graphs that share a pool.
 
@@ -90,14 +106,21 @@ class GraphCapturer:
 
     rehearses = False
 
-    def __init__(self, device: torch.device, pool: GraphPool | None = None):
+    def __init__(
+        self,
+        device: torch.device,
+        pool: GraphPool | None = None,
+        room: DeviceRoom | None = None,
+    ):
         """Set up.
 
         Args:
             device: Device of the graphs.
             pool: Memory of the graphs on CUDA; None for a pool of their own.
+            room: What the device has left; None: there is always room.
         """
         self.captures = device.type == "cuda"
+        self._room, self._num_captured, self._largest_bytes = room, 0, 0
         self._pool = pool
         if self.captures and pool is None:
             self._pool = GraphPool(device)
@@ -107,6 +130,16 @@ class GraphCapturer:
         if self._pool is not None:
             self._pool.prime(num_bytes)
 
+    def has_room(self) -> bool:
+        """Whether another graph fits on all ranks, if it takes twice what the largest has taken.
+
+        The driver takes memory for each graph, how much is known only when it is captured.
+        """
+        if self._room is None:
+            return True
+        left = self._room.free_bytes() - 2 * self._largest_bytes - _SPARE_BYTES
+        return self._room.least(left) >= 0
+
     @torch.inference_mode()
     def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
         """Capture `run`.
@@ -114,7 +147,11 @@ class GraphCapturer:
         `run` is called twice before, to compile kernels and choose algorithms.
         """
         began_s = time.perf_counter()
+        before = 0 if self._room is None else self._room.free_bytes()
         captured = self._capture(run)
+        if self._room is not None and self._num_captured:  # the first also loads libraries
+            self._largest_bytes = max(self._largest_bytes, before - self._room.free_bytes())
+        self._num_captured += 1
         report(Compilation("captured", run.__qualname__, time.perf_counter() - began_s))
         return captured
 
@@ -137,6 +174,7 @@ class GraphCapturer:
                 out.copy_(run())
             finally:
                 graph.capture_end()
+            graph.replay()  # the driver allocates at the first launch: now, not while requests wait
         torch.cuda.current_stream(out.device).wait_stream(stream)
         return CapturedGraph(graph.replay, out)
 

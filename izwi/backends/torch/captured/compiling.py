@@ -34,6 +34,7 @@ class Rehearsal(GraphCapturer):
         peak_bytes: The most memory that one piece of work has allocated on CUDA while it ran: what
             the pool of its graphs needs.
         out_bytes: Memory of all results.
+        num_graphs: Pieces of work.
     """
 
     rehearses = True
@@ -42,7 +43,7 @@ class Rehearsal(GraphCapturer):
         super().__init__(torch.device("cpu"))
         self.captures = device.type == "cuda"
         self._device = device
-        self.peak_bytes = self.out_bytes = 0
+        self.peak_bytes = self.out_bytes = self.num_graphs = 0
 
     @torch.inference_mode()
     def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
@@ -53,6 +54,7 @@ class Rehearsal(GraphCapturer):
             peak = torch.cuda.max_memory_allocated(self._device)
             self.peak_bytes = max(self.peak_bytes, peak - before)
         self.out_bytes += out.nbytes
+        self.num_graphs += 1
         return CapturedGraph.repeating(run, out)
 
     def _allocated_before(self) -> int:

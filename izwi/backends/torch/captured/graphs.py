@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from izwi.backends.in_flight import InFlight
-from izwi.backends.memory_plan import GraphBytes
+from izwi.backends.memory_plan import GraphBytes, driver_bytes
 from izwi.backends.protocol import DrawnEntries, PendingAudio
-from izwi.backends.torch.captured.capturer import GraphCapturer, GraphPool
+from izwi.backends.torch.captured.capturer import DeviceRoom, GraphCapturer, GraphPool
 from izwi.backends.torch.captured.codec_graphs import CodecGraphs
 from izwi.backends.torch.captured.compiling import Rehearsal, rehearse, watch_triton
 from izwi.backends.torch.captured.decode_graphs import FEW_KEYS, DecodeGraphs, Part
@@ -36,8 +36,6 @@ from izwi.request.request import EncodeInput
 from izwi.sampling.draws import logprobs_of
 
 _entry_of = attrgetter("key", "step")  # of a row that draws one
-# What the driver keeps of the graphs of one model once they are captured (measured: 120 MB).
-_DRIVER_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,12 +66,12 @@ class Capturers:
     codec: GraphCapturer
 
     @staticmethod
-    def on(device: torch.device) -> Capturers:
+    def on(device: torch.device, room: DeviceRoom) -> Capturers:
         """Create both, with a pool each on CUDA."""
         if device.type != "cuda":
             return Capturers(GraphCapturer(device), GraphCapturer(device))
         pools = GraphPool(device, priority=-1), GraphPool(device)
-        return Capturers(*(GraphCapturer(device, pool) for pool in pools))
+        return Capturers(*(GraphCapturer(device, pool, room) for pool in pools))
 
     def prime(self, graphs: GraphBytes) -> None:
         """Prepare for graphs with these working sets."""
@@ -91,6 +89,7 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
     watch_triton()
     steps, codec = Rehearsal(ops.device), Rehearsal(ops.device)
     before = torch.cuda.memory_allocated(ops.device)
+    exchanged = ops.ranks.num_exchanges
     made: list[Graphs] = []
     capturers = Capturers(steps, codec)
     rehearse(lambda: made.append(Graphs.from_model(model, arrays, ops, config, capturers)))
@@ -98,7 +97,10 @@ def rehearsed(model: Model, arrays: ModelArrays, ops: TorchOps, config: EngineCo
     made.clear()
     gc.collect()  # free reference cycles
     torch.cuda.empty_cache()
-    return GraphBytes(steps.peak_bytes, codec.peak_bytes, buffers, _DRIVER_BYTES)
+    num_graphs = steps.num_graphs + codec.num_graphs
+    num_sums = ops.ranks.num_exchanges - exchanged
+    driver = driver_bytes(len(model.layers), num_graphs, num_sums)
+    return GraphBytes(steps.peak_bytes, codec.peak_bytes, buffers, driver)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

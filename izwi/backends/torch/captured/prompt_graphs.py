@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -17,6 +18,11 @@ from izwi.model.step_batch import Row
 
 # Numbers of positions. Without a graph, launches dominate the time of a prompt of any length here.
 _SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
+# In this order they are captured, as long as there is memory: the largest, then what leaves no
+# prompt much smaller than its graph.
+_BY_USE = (2048, 512, 128, 32, 1024, 256, 64, 16, 1536, 768, 384)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +60,13 @@ class PromptGraphs:
         self._capturer, self._device = capturer, kv.plain[0].device
         self._max_runs = max_runs
         self._prompts: dict[int, _Prompts] = {}
+        self._sizes: Seq[int] = _SIZES  # of the graphs there are, or that are captured when needed
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Return whether these positions can be run with a graph."""
         few = len(rows) <= self._max_runs
-        if not few or sum(row.stop - row.start for row in rows) > _SIZES[-1]:
+        most = self._sizes[-1] if self._sizes else 0
+        if not few or sum(row.stop - row.start for row in rows) > most:
             return False
         # images turn by three axes and have wider inputs
         return not self._kv.spec.rope_sections or self._model.inputs(rows) is not None
@@ -66,7 +74,7 @@ class PromptGraphs:
     def run(self, rows: Seq[Row]) -> Tensor:
         """Run packed positions; return (positions, width) states, valid until the next call."""
         count = sum(row.stop - row.start for row in rows)
-        prompts = self._graph_for(next(size for size in _SIZES if size >= count))
+        prompts = self._graph_for(next(size for size in self._sizes if size >= count))
         inputs = self._model.inputs(rows)
         if inputs is None:
             prompts.x[:count].copy_(self._model.embed(rows))
@@ -77,9 +85,17 @@ class PromptGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Capture the graphs of all sizes."""
-        for size in reversed(_SIZES):
+        """Capture the graphs of all sizes, or of those for which the device has memory.
+
+        Prompts then run in the next larger graph, and longer ones without.
+        """
+        for size in _BY_USE:
+            if not self._capturer.has_room():
+                break
             self._graph_for(size)
+        self._sizes = sorted(self._prompts)
+        if missing := [size for size in _SIZES if size not in self._prompts]:
+            logger.warning("no memory is left for graphs of %s positions", missing)
 
     def _graph_for(self, size: int) -> _Prompts:
         if size not in self._prompts:
