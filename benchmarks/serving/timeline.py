@@ -113,13 +113,12 @@ def api_server_timeline(registry: Any) -> None:
     timeline = _opened()
     if timeline is None:
         return
-    from izwi_api.routes import speech
+    from izwi.sandbox.client import LimitedPool
     from izwi_api.serve.remote_engine import RemoteEngine
-    from izwi_api.services import decoding
+    from izwi_api.services.speech import request
 
-    timeline.watch(speech, "_decode_base64")
-    timeline.watch(decoding.DecoderPool, "_decode")
-    timeline.watch(decoding._Worker, "ask")
+    timeline.watch(request, "decode_base64_audio")
+    timeline.watch(LimitedPool, "run")
     timeline.watch(RemoteEngine, "submit_all")
     timeline.watch(RemoteEngine, "_read")
     for name in registry.names():

@@ -297,7 +297,8 @@ def torch_backend(
 
     Args:
         device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best available one.
-        dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
+        dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float16 on GPUs that have none,
+            float32 elsewhere.
         weights: Storage of the decoders' weights: "auto" (in `dtype`), "int8", "fp8" or "int4".
         attention: Attention kernels: "torch", "triton", or "auto" for the fastest available.
         place: This rank's place, if several share each model; waits until all of them are there.
@@ -322,7 +323,7 @@ def torch_backend(
     if not available.get(kind, False):
         raise InvalidRequest(f"device {device!r} is not available here", param="device")
     if dtype == "auto":
-        dtype = "bfloat16" if kind == "cuda" else "float32"
+        dtype = _usual_dtype(device, kind)
     if dtype not in DTYPES:
         raise InvalidRequest(
             f"dtype {dtype!r} is not one of auto, {', '.join(sorted(DTYPES))}", param="dtype"
@@ -336,6 +337,13 @@ def torch_backend(
     return TorchBackend(ops)
 
 
+def _usual_dtype(device: str, kind: str) -> str:
+    """Return the dtype of "auto": GPUs before compute capability 8.0 have no bfloat16."""
+    if kind != "cuda":
+        return "float32"
+    return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
+
+
 def num_gpus() -> int:
     """Return the number of CUDA devices."""
     return torch.cuda.device_count()
@@ -345,8 +353,11 @@ def _table(kind: str) -> type[TorchOps]:
     """Return the operations for a kind of device, with our own kernels where they run."""
     if kind != "cuda" or find_spec("triton") is None:
         return TorchOps
-    from izwi.backends.torch.triton.ops import TritonOps  # triton comes with torch for CUDA alone
+    # triton comes with torch for CUDA alone
+    from izwi.backends.torch.triton.ops import TritonOps
+    from izwi.backends.torch.triton.tile_search import use_kept
 
+    use_kept(torch.cuda.get_device_name())
     return TritonOps
 
 

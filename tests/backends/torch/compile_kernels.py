@@ -1,14 +1,16 @@
 """Compile the kernels for a GPU without one: `python -m tests.backends.torch.compile_kernels`.
 
-With `--every`, every variant.
+With `--every`, every variant; with `--capability 86`, for GPUs of compute capability 8.6.
 
 The interpreter takes what the compiler refuses. So the calls of the models are made on a CPU, with
-every launch replaced by a compilation for compute capability 9.0; one line for each is printed.
+every launch replaced by a compilation for a compute capability; one line for each is printed. A
+kernel that needs more shared memory than such a GPU has is an error, as it would be there.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import itertools
 from typing import Any
 
 import torch
@@ -20,7 +22,10 @@ from triton.runtime.jit import JITFunction
 
 from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.quantized import FOUR_BITS, quantized_weight
+from izwi.backends.torch.triton import attention_prompt as prompt_module
+from izwi.backends.torch.triton import conv as conv_module
 from izwi.backends.torch.triton import launch as triton_launch
+from izwi.backends.torch.triton import linear as linear_module
 from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.attention_decode import (
     DecodeCache,
@@ -29,7 +34,9 @@ from izwi.backends.torch.triton.attention_decode import (
     rope_tables,
 )
 from izwi.backends.torch.triton.attention_prompt import PagedPrompt
+from izwi.backends.torch.triton.conv import causal_conv1d, residual_unit
 from izwi.backends.torch.triton.linear import gated_linear, linear
+from izwi.backends.torch.triton.linear_tiles import TILES
 from izwi.backends.torch.triton.packed import widen_packed
 from izwi.backends.torch.triton.rows import PendingNorm, rms_norm, snake, swiglu, widen
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
@@ -37,7 +44,9 @@ from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.model.layers import ConvSpec
 from izwi.ops.protocol import AttentionSpec
 
-TARGET = GPUTarget("cuda", 90, 32)
+# Shared memory of one block by compute capability: CUDA's programming guide.
+SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10}
+_FP8_FROM = 89
 SPEC = AttentionSpec(16, 8, 128, 1e6)
 STORED = (None, torch.int8, torch.float8_e4m3fn, FOUR_BITS)
 # How many rows, unless every variant is compiled: each kernel, and each kind of weights.
@@ -56,6 +65,7 @@ _TYPES = {
 _VARYING = {"rows", "num_rows", "time", "length", "spacing", "start"}
 _EACH_NUMBER = {"few_rows", "few_rows_packed"}
 _compiled: set[str] = set()
+_capability = 90
 
 
 def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -63,7 +73,7 @@ def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **nam
 
     Raises:
         ValueError: A size that a request chooses is specialised: another value would be compiled
-            while serving.
+            while serving. Or the kernel needs more shared memory than the GPU has.
     """
     del grid, warmup
     options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
@@ -90,8 +100,11 @@ def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **nam
         return
     _compiled.add(key)
     source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=TARGET, options=options)
+    target = GPUTarget("cuda", _capability, 32)
+    compiled = triton.compile(source, target=target, options=options)
     size, shared = len(compiled.asm["cubin"]), compiled.metadata.shared
+    if shared > SHARED_BYTES[_capability]:
+        raise ValueError(f"{kernel.__name__} needs {shared} bytes of shared memory: {constants}")
     print(f"{kernel.__name__}: {size} bytes, {shared} of shared memory")
 
 
@@ -103,6 +116,8 @@ def products(every: bool) -> None:
     """Products of one to many rows, with weights of every kind."""
     norm, bias = array(256), array(128)
     for stored in STORED:
+        if stored is torch.float8_e4m3fn and _capability < _FP8_FROM:
+            continue  # such weights are widened there
         weight = array(128, 256)
         kept = weight if stored is None else quantized_weight(weight, stored)
         for rows in (1, 2, 16, 64) if every else _ROWS[stored]:
@@ -179,16 +194,47 @@ def activations() -> None:
     snake(array(2, 32, 96), array(32), array(32))
 
 
+def measured_tiles() -> None:
+    """Products with each kind of tiles that was measured on a large GPU."""
+    for rows, gated, tiles in {
+        (rows, gated, tiles) for (rows, _, _, gated), tiles in TILES.items()
+    }:
+        product = gated_linear if gated else linear
+        inputs = 4 * tiles.slices * tiles.depth
+        product(array(rows, inputs), array(2 * tiles.outputs, inputs), tiles=tiles)
+
+
+def codec() -> None:
+    """Convolutions and residual units of the codec at its sizes, for one stream and for many."""
+    for batch, channels in itertools.product((1, 64), (96, 192, 384, 768, 1536)):
+        x, state = array(batch, channels, 32), array(batch, channels, 6)
+        weight, bias = array(channels, channels, 7), array(channels)
+        causal_conv1d(x, weight, bias, state)
+        snake_of = bias, bias
+        second = array(channels, channels, 1), bias
+        residual_unit(x, snake_of, (weight, bias), snake_of, second, state, dilation=1)
+
+
 def main() -> None:
-    every = "--every" in sys.argv
+    global _capability
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("--capability", type=int, default=90, choices=SHARED_BYTES)
+    options = parser.parse_args()
+    _capability = options.capability
     JITFunction.run = compile_launch
-    triton_launch._has_dependent_launch = lambda _: True  # type: ignore[assignment]
+    triton_launch._has_dependent_launch = lambda _: _capability >= 90  # type: ignore[assignment]
+    for module in (linear_module, conv_module, prompt_module):
+        module.shared_bytes = lambda _: SHARED_BYTES[_capability]  # type: ignore[attr-defined]
     with torch.inference_mode():
-        products(every)
-        attention(every)
+        products(options.every)
+        attention(options.every)
         convolutions()
-        drawing(every)
+        drawing(options.every)
         activations()
+        if options.every:
+            measured_tiles()
+            codec()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,14 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.skipif(GPU, reason="the other tests compile what they launch")
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--every",)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--every",),
+        *(("--every", "--capability", each) for each in ("80", "86", "89", "120")),
+    ],
+)
 def test_every_kernel_compiles_for_a_gpu(tmp_path: Path, more: tuple[str, ...]) -> None:
     # read when triton is imported, so it takes a process of its own
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -26,6 +26,7 @@ from izwi.backends.torch.triton.attention_kernels import (
 )
 from izwi.backends.torch.triton.launch import overlap_option, start_next, wait_for_previous
 from izwi.backends.torch.triton.rows import PendingNorm
+from izwi.backends.torch.triton.shared_memory import shared_bytes
 from izwi.ops.protocol import AttentionSpec
 
 
@@ -55,11 +56,28 @@ LARGE = PromptTile(queries=128, keys=128, warps=8, stages=2)
 _MIDDLE_FROM, _LARGE_FROM = 256, 1024  # positions
 
 
-def tile_for(positions: int, dtype: torch.dtype) -> PromptTile:
-    """Return the tile for the attention of this many positions of a step, over keys of a dtype."""
-    if dtype.itemsize > 2 or positions < _MIDDLE_FROM:  # wider dtypes would not fit
-        return SMALL
-    return LARGE if positions >= _LARGE_FROM else MIDDLE
+def tile_for(positions: int, head_dim: int, dtype: torch.dtype, most_bytes: int) -> PromptTile:
+    """Return the tile for the attention of this many positions of a step.
+
+    Args:
+        positions: Of all sequences of the step.
+        head_dim: Of keys.
+        dtype: Of keys.
+        most_bytes: Shared memory of one program.
+    """
+    smaller = [SMALL, SMALL._replace(stages=1)]
+    if dtype.itemsize <= 2 and positions >= _MIDDLE_FROM:
+        smaller.insert(0, MIDDLE)
+        if positions >= _LARGE_FROM:
+            smaller.insert(0, LARGE)
+    number_bytes = head_dim * max(2, dtype.itemsize)
+    fitting = (tile for tile in smaller if _rows_in_flight(tile) * number_bytes <= most_bytes)
+    return next(fitting, smaller[-1])
+
+
+def _rows_in_flight(tile: PromptTile) -> int:
+    """Return how many queries, keys and values one program holds."""
+    return tile.queries + 2 * tile.keys * tile.stages
 
 
 class PagedPrompt(PagedDecode):
@@ -119,7 +137,8 @@ class PagedPrompt(PagedDecode):
         options = overlap_option(q.device)
         rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
         out = q.new_empty((rows, spec.num_heads * spec.head_dim))
-        tile = tile_for(rows, self._cache.keys.dtype)
+        most_bytes = shared_bytes(q.device)
+        tile = tile_for(rows, spec.head_dim, self._cache.keys.dtype, most_bytes)
         tile_rows = max(1, tile.queries // group)
         attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
             *(q, out, self._cache.keys[layer], self._cache.values[layer]),

@@ -26,6 +26,7 @@ from izwi.backends.torch.triton.conv_tiles import (
     unit_tiles_for,
 )
 from izwi.backends.torch.triton.launch import overlap_option
+from izwi.backends.torch.triton.shared_memory import shared_bytes
 
 # alpha and beta of a Snake; weight and bias of a convolution.
 Snake: TypeAlias = tuple[Tensor, Tensor]
@@ -161,7 +162,7 @@ def residual_unit(
     _, time, channels = rows.shape
     taps = weight.shape[2]
     count = rows.shape[0] * time
-    tiles = unit_tiles_for(count, channels)
+    tiles = unit_tiles_for(count, channels, shared_bytes(x.device) // x.element_size())
     if tiles is None or bias is None:
         y = _convolve(joined, _by_output(weight), bias, time, dilation, taps, snake=second_snake)
         out = _convolve(y, _by_output(weight_2), bias_2, time, 1, 1, residual=rows)
@@ -262,7 +263,8 @@ def _convolve(
     """(batch, time, outputs) of (batch, past + time, channels): residual + snake(convolution)."""
     batch, length, channels = joined.shape
     outputs, rows = weight.shape[0], batch * time
-    tiles = tiles_for(rows, outputs, channels, taps)
+    most_numbers = shared_bytes(joined.device) // joined.element_size()
+    tiles = tiles_for(rows, outputs, channels, taps, most_numbers)
     out = joined.new_empty((batch, time, outputs))
     behind: tuple[Tensor | None, ...] = (bias, *(snake or (None, None)), residual)
     # a transposed convolution has `stride` outputs to each bias

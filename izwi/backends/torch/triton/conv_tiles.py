@@ -59,8 +59,16 @@ _MAX_SLICED_NUMBERS = 1 << 20  # adding up more outputs takes longer than slices
 _MAX_UNIT_CHANNELS = 192
 
 
-def tiles_for(rows: int, outputs: int, channels: int, taps: int) -> Tiles:
-    """Return the tiles of a convolution of this many columns in total."""
+def tiles_for(rows: int, outputs: int, channels: int, taps: int, most_numbers: int) -> Tiles:
+    """Return the tiles of a convolution of this many columns in total.
+
+    Args:
+        rows: Columns.
+        outputs: Outputs of a column.
+        channels: Input channels.
+        taps: Columns of the kernel.
+        most_numbers: Inputs and weights that fit into the shared memory of one program.
+    """
     measured = TILES.get((bucket_of(rows), outputs, channels * taps))
     if measured is not None:
         return measured
@@ -77,16 +85,24 @@ def tiles_for(rows: int, outputs: int, channels: int, taps: int) -> Tiles:
         if usual is small:
             return replace(small, slices=min(slices, most))
         # a short loop does not hide a program's end, but two small programs in parallel do
-        too_large = usual.rows > bucket or (
-            passes < _PASSES_OF_LARGE and usual.rows * usual.outputs > _LARGE
+        too_large = (
+            usual.rows > bucket
+            or (passes < _PASSES_OF_LARGE and usual.rows * usual.outputs > _LARGE)
+            or loop_numbers(usual, usual.outputs, channels) > most_numbers
         )
         if not too_large and wasted * _WASTED_PART <= outputs and slices <= most:
             return replace(usual, slices=slices)
     raise AssertionError("the last cut takes everything")
 
 
-def unit_tiles_for(rows: int, channels: int) -> Tiles | None:
-    """Return the tiles of a residual unit, or None if two convolutions are faster or necessary."""
+def unit_tiles_for(rows: int, channels: int, most_numbers: int) -> Tiles | None:
+    """Return the tiles of a residual unit, or None if two convolutions are faster or necessary.
+
+    Args:
+        rows: Columns in total.
+        channels: Of the unit.
+        most_numbers: Inputs and weights that fit into the shared memory of one program.
+    """
     rest = channels - main_part(channels)
     two_powers = rest == 0 or (rest >= 16 and even_part(rest) == rest)
     if channels > _MAX_UNIT_CHANNELS or not two_powers:
@@ -94,8 +110,24 @@ def unit_tiles_for(rows: int, channels: int) -> Tiles | None:
     bucket = bucket_of(rows)
     if (bucket, channels) in UNIT_TILES:
         return UNIT_TILES[bucket, channels]
-    filling = (usual for usual in _USUAL_UNITS if rows >= usual.rows * _PROGRAMS)
-    return next(filling, _USUAL_UNITS[-1])
+    fitting = [usual for usual in _USUAL_UNITS if unit_numbers(usual, channels) <= most_numbers]
+    filling = (usual for usual in fitting if rows >= usual.rows * _PROGRAMS)
+    return next(filling, fitting[-1] if fitting else None)
+
+
+def loop_numbers(tiles: Tiles, outputs: int, channels: int) -> int:
+    """Return how many inputs and weights the passes in flight of one program hold."""
+    depth = min(tiles.depth, even_part(channels))
+    return (tiles.rows + outputs) * depth * tiles.stages
+
+
+def unit_numbers(tiles: Tiles, channels: int) -> int:
+    """Return how many inputs and weights one program of a residual unit holds.
+
+    After its loop the program multiplies all its rows with a whole matrix of channels.
+    """
+    second = (tiles.rows + channels) * channels
+    return max(loop_numbers(tiles, channels, channels), second)
 
 
 def even_part(channels: int) -> int:

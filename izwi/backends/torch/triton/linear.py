@@ -21,11 +21,13 @@ from izwi.backends.torch.triton.linear_tiles import (
     FEW_ROWS,
     Tiles,
     bucket_of,
+    fitted,
     prefers_torch,
     tiles_for,
 )
 from izwi.backends.torch.triton.packed import packed_product, takes_packed
 from izwi.backends.torch.triton.rows import rms_norm
+from izwi.backends.torch.triton.shared_memory import shared_bytes
 
 __all__ = ["MAX_ROWS", "gated_linear", "linear", "prefers_torch", "takes"]
 
@@ -123,6 +125,8 @@ def _launch(
     scale = weight.scale if isinstance(weight, QuantizedWeight) else None
     weight = weight.values if isinstance(weight, QuantizedWeight) else weight
     tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
+    column_bytes = bucket * x.element_size() + tiles.outputs * weight.element_size() * (1 + gated)
+    tiles = fitted(tiles, bucket, column_bytes, shared_bytes(x.device))
     # x * norm before scaling may exceed float16
     most = FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS
     folded = bucket <= most and (bucket <= FEW_ROWS or tiles.slices > 1)

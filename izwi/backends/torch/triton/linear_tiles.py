@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 # mypy: allow-untyped-calls
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import triton
 
 # Up to this number of rows, products are computed one by one; more use matrix units.
 FEW_ROWS = 2
+_LEAST_DEPTH = 16  # of a matrix unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,16 @@ class Tiles:
     stages: int
 
 
+# Rows of the bucket, outputs and inputs of the weight, and whether it is gated.
+Product: TypeAlias = tuple[int, int, int, bool]
+
+# Products whose tiles were asked for, if they are to be searched; None: not recorded.
+asked: set[Product] | None = None
+
 # The fastest tiles that were measured: (rows, *weight.shape, gated) -> tiles. The rows are the
 # bucket's (see `bucket_of`); two use the tiles of one. `python -m benchmarks.kernels.decode --tune`
 # prints these lines. First those of speech, on an H200.
-TILES: dict[tuple[int, int, int, bool], Tiles] = {
+TILES: dict[Product, Tiles] = {
     (1, 1024, 2048, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 2.1 us
     (16, 1024, 2048, False): Tiles(outputs=8, depth=128, slices=4, warps=4, stages=4),  # 5.3 us
     (32, 1024, 2048, False): Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),  # 7.0 us
@@ -196,7 +204,10 @@ def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
 def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles:
     """Return the tiles of a product with a (weight_rows, inputs) weight."""
     bucket = bucket_of(rows)
-    measured = TILES.get((1 if bucket == 2 else bucket, weight_rows, inputs, gated))
+    product = (1 if bucket == 2 else bucket, weight_rows, inputs, gated)
+    if asked is not None:
+        asked.add(product)
+    measured = TILES.get(product)
     if measured is not None:
         return measured
     usual = _USUAL[bucket]
@@ -204,6 +215,26 @@ def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles
     smallest = 16 if bucket > FEW_ROWS else 1  # minimum of a matrix unit
     depth = max(smallest, min(usual.depth, triton.next_power_of_2(inputs // slices)))
     return Tiles(usual.outputs, depth, slices, usual.warps, usual.stages)
+
+
+def fitted(tiles: Tiles, rows: int, pass_bytes: int, most_bytes: int) -> Tiles:
+    """Return tiles whose passes in flight fit into shared memory.
+
+    Tiles are measured on large GPUs. Fewer passes in flight, then shorter ones, give the same sums.
+
+    Args:
+        tiles: As measured.
+        rows: Of the bucket; up to FEW_ROWS use registers alone.
+        pass_bytes: Of one input column of one slice: those of all its rows and outputs.
+        most_bytes: Shared memory of one program; see `shared_bytes`.
+    """
+    if rows <= FEW_ROWS:
+        return tiles
+    while True:
+        stages = most_bytes // (tiles.slices * tiles.depth * pass_bytes)
+        if stages >= min(2, tiles.stages) or tiles.depth <= _LEAST_DEPTH:
+            return replace(tiles, stages=max(1, min(tiles.stages, stages)))
+        tiles = replace(tiles, depth=tiles.depth // 2)
 
 
 def bucket_of(rows: int) -> int:
