@@ -61,6 +61,11 @@ class AdaptedStack(Protocol):
         """Shapes (out, in) of the weights that adapters may change, by name in the checkpoint."""
         ...
 
+    @property
+    def products(self) -> Sequence[str]:
+        """Names of the weights whose products adapters may change, in the model."""
+        ...
+
     def product_updates(self, matrices: Mapping[str, MatrixUpdate]) -> ProductUpdates:
         """Put an adapter on the device.
 

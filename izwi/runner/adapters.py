@@ -48,12 +48,9 @@ class Adapters:
     def _read(self, ref: AdapterRef) -> ProductUpdates:
         if self._stack is None:
             raise InvalidRequest("this model takes no adapters", param="model")
-        if self._ops.ranks.count > 1 or not self._ops.adapts:
-            raise InvalidRequest(
-                "adapters are not supported with this device: they run on a CPU and with MLX, "
-                "without --tensor-parallel",
-                param="model",
-            )
+        if self._ops.ranks.count > 1:
+            message = "adapters are not supported with --tensor-parallel"
+            raise InvalidRequest(message, param="model")
         try:
             if adapter_ref(ref.name, Path(ref.folder)).digest != ref.digest:
                 raise CheckpointError(f"{ref.folder} has changed since the adapter was loaded")

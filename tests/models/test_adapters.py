@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -241,13 +242,11 @@ def test_files_that_changed_are_refused(files: Files, tmp_path: Path) -> None:
     assert not engine.has_work
 
 
-def test_devices_without_adapters_refuse_them(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_ranks_refuse_adapters(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = torch_backend("cpu", "float32")
     engine = engine_of(files.base, backend)
-    monkeypatch.setattr(backend.ops, "adapts", False)
-    with pytest.raises(InvalidRequest, match="they run on a CPU and with MLX"):
+    monkeypatch.setattr(backend.ops, "ranks", SimpleNamespace(count=2))
+    with pytest.raises(InvalidRequest, match="not supported with --tensor-parallel"):
         engine.submit(asked(files, 0, "a"))
 
 

@@ -22,6 +22,7 @@ from izwi.backends.torch.conv_trailers import ConvTrailers
 from izwi.backends.torch.quantized import FOUR_BITS, quantized_weight
 from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import sampling as triton_sampling
+from izwi.backends.torch.triton.adapters import add_rows
 from izwi.backends.torch.triton.attention_decode import (
     DecodeCache,
     PagedDecode,
@@ -179,6 +180,11 @@ def activations() -> None:
     snake(array(2, 32, 96), array(32), array(32))
 
 
+def adapters() -> None:
+    """What adapters add to rows."""
+    add_rows(torch.zeros(4, dtype=torch.int64), 3, array(4, 256), array(4, 128))
+
+
 def main() -> None:
     every = "--every" in sys.argv
     JITFunction.run = compile_launch
@@ -189,6 +195,7 @@ def main() -> None:
         convolutions()
         drawing(every)
         activations()
+        adapters()
 
 
 if __name__ == "__main__":

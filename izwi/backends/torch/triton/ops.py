@@ -75,8 +75,6 @@ class TritonOps(TorchOps):
     def packed_bytes(self, form: LinearForm) -> int:
         return kernel_bytes(form) if self.keeps_packed(form) else super().packed_bytes(form)
 
-    adapts = False  # folded norms are in the weights, and no test has run with adapters
-
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
         if not isinstance(weight, Tensor):
             return super().fold_norm(norm, weight)
