@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from izwi.backends.torch.conv_trailers import ConvTrailers
-from izwi.backends.torch.quantized import FOUR_BITS, quantized_weight
+from izwi.backends.torch.quantized import FOUR_BITS, PackedWeight, quantized_weight
 from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.adapters import add_rows
@@ -112,8 +112,15 @@ def products(every: bool) -> None:
             if stored is None and (every or rows == 1):
                 gated_linear(x, kept, eps=1e-6)
             linear(x, kept, bias=bias, residual=array(rows, 128))
-        if stored is not None:
-            (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
+    for values in (torch.int8, torch.float8_e4m3fn, FOUR_BITS):  # in groups
+        width = 256 if values == FOUR_BITS else 512
+        factor = torch.ones(128, 8)
+        kept = PackedWeight(torch.ones(128, width).to(values), factor, factor)
+        for rows in (1, 16, 64) if every else (16,):
+            linear(array(rows, 512), kept, bias=bias)
+    for stored in STORED[1:]:
+        kept = quantized_weight(array(128, 256), stored)
+        (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
 
 
 def attention(every: bool) -> None:

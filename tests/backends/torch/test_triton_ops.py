@@ -171,18 +171,21 @@ def test_other_contexts_go_through_torch() -> None:
         LinearForm(24, 64, 4, 32, zero=8),
         LinearForm(24, 64, 8, 64, zero=128),
         LinearForm(24, 64, 8, 64, Numbers.E4M3),
+        LinearForm(24, 64, 4, 32, zero=0, has_offsets=True),
+        LinearForm(24, 64, 8, 32, Numbers.E4M3),
     ],
-    ids=["int4", "int8", "fp8"],
+    ids=["int4", "int8", "fp8", "int4 with offsets", "fp8 in blocks"],
 )
 def test_a_published_weight_is_multiplied_by_the_kernels(form: LinearForm) -> None:
     codes = torch.randint(0, 126, (24, 64 * form.bits // 8), dtype=torch.uint8)
     scale = torch.rand(24, form.num_groups) / 100 + 0.001
-    weight = GroupedWeight(form, codes.to(DEVICE), scale.to(DEVICE))
+    offset = torch.rand(24, form.num_groups, device=DEVICE) if form.has_offsets else None
+    weight = GroupedWeight(form, codes.to(DEVICE), scale.to(DEVICE), offset=offset)
     norm, ops = normal(64, seed=4), TritonOps(DEVICE, F32)
     assert ops.fold_norm(norm, weight) == (norm, weight)
     made, wide = ops.quantize(weight), weight.wide(F32)
     assert ops.packed_bytes(form) == made.nbytes
-    assert torch.equal(widen(made, F32), wide)
+    assert_near(widen(made, F32), wide, F32)
     for rows in (1, 5, 70):
         x, residual = normal(rows, 64, seed=1), normal(rows, 24, seed=2)
         assert_near(ops.linear(x, made), TORCH.linear(x, wide), F32)

@@ -63,7 +63,7 @@ def linear(
         norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
         eps: Of the norm, or None for no norm.
         residual: (rows, outputs); the last axis contiguous.
-        tiles: Tiles to use instead of those of `tiles_for`; 4-bit weights have fixed tiles.
+        tiles: Tiles to use instead of those of `tiles_for`, or `packed_tiles`.
 
     Returns:
         (rows, outputs), of the dtype of `x`.
@@ -118,11 +118,13 @@ def _launch(
     bucket = bucket_of(rows)
     if isinstance(weight, PackedWeight):
         rest: dict[str, Any] = {"bias": bias, "residual": residual, "gated": gated}
-        packed_product(x, weight, out, bucket, norm=norm, eps=eps, **rest)
+        packed_product(x, weight, out, bucket, tiles, norm=norm, eps=eps, **rest)
         return
     scale = weight.scale if isinstance(weight, QuantizedWeight) else None
     weight = weight.values if isinstance(weight, QuantizedWeight) else weight
-    tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
+    tiles = tiles or tiles_for(
+        rows, weight.shape[0], inputs, gated=gated, in_8_bits=scale is not None
+    )
     # x * norm before scaling may exceed float16
     most = FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS
     folded = bucket <= most and (bucket <= FEW_ROWS or tiles.slices > 1)
