@@ -18,7 +18,7 @@ from izwi.backends.torch.triton.adapters import MAX_RANK, AdaptedRows
 from izwi.model.adapters import ProductUpdate, RowUpdates
 from tests.backends.torch.eager import EagerOps, drawn_by_torch
 from tests.models.test_adapters import Files, asked, check_equal, engine_of, run
-from tests.ops.devices import DEVICE, DTYPES, assert_near, normal
+from tests.ops.devices import DEVICE, DTYPES, GPU, assert_near, normal
 
 
 class FoldingOps(EagerOps):
@@ -140,6 +140,8 @@ def add_rows_in_torch(tables: Tensor, product: int, x: Tensor, y: Tensor) -> Non
 def test_captured_steps_answer_as_merged_weights_do(
     monkeypatch: pytest.MonkeyPatch, files: Files, kernels: bool
 ) -> None:
+    if kernels and GPU:
+        pytest.skip("its steps are run on a CPU; tests/models/test_cuda_adapters.py has others")
     added: list[int] = []
     add_rows = triton_adapters.add_rows if kernels else add_rows_in_torch
 
