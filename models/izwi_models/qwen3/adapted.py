@@ -10,8 +10,6 @@ from izwi.arrays import Float32
 from izwi.model.adapters import (
     AddsToProducts,
     MatrixUpdate,
-    ProductUpdate,
-    ProductUpdates,
     joined_update,
 )
 from izwi.model.scalings import InputScaling
@@ -65,12 +63,12 @@ class AdaptedStack:
                 found.append(InputScaling(product, names, layer + source, block, repeats))
         return found
 
-    def product_updates(self, matrices: Mapping[str, MatrixUpdate]) -> ProductUpdates:
-        """Join the updates of joined weights, and put them on the device.
+    def product_matrices(self, matrices: Mapping[str, MatrixUpdate]) -> dict[str, MatrixUpdate]:
+        """Join the updates of joined weights.
 
         Where a norm is folded into a weight, the product's input lacks it, and so `down` gets it.
         """
-        made: dict[str, ProductUpdate] = {}
+        made: dict[str, MatrixUpdate] = {}
         shapes = self.adaptable
         for n in range(self._config.num_hidden_layers):
             layer = f"{self._prefix}layers.{n}."
@@ -79,10 +77,9 @@ class AdaptedStack:
                 update = joined_update(
                     [matrices.get(name) for name in names], [shapes[name][0] for name in names]
                 )
-                if update is None:
-                    continue
-                down, up = self._ops.array(update.down * self._folded(layer, product)), update.up
-                made[f"{layer}{product}.weight"] = ProductUpdate(down, self._ops.array(up))
+                if update is not None:
+                    down = update.down * self._folded(layer, product)
+                    made[f"{layer}{product}.weight"] = MatrixUpdate(down, update.up)
         return made
 
     def _folded(self, layer: str, product: str) -> Float32 | float:
