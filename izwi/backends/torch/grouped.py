@@ -117,10 +117,10 @@ class JoinedWeight:
     """Outputs of several weights of different forms, one after the other.
 
     Attributes:
-        parts: (out, in) each, of the same number of inputs.
+        parts: (out, in) each, of the same number of inputs; on CUDA as the kernels read them.
     """
 
-    parts: tuple[Tensor | GroupedWeight, ...]
+    parts: tuple[Tensor | GroupedWeight | QuantizedWeight, ...]
 
     @property
     def shape(self) -> torch.Size:
@@ -139,10 +139,10 @@ class JoinedWeight:
     def blocks(self, dtype: torch.dtype) -> Iterator[Tensor]:
         """Widen the outputs in blocks, in order."""
         for part in self.parts:
-            if isinstance(part, Tensor):
-                yield part
-            else:
+            if isinstance(part, GroupedWeight):
                 yield from part.blocks(dtype)
+            else:
+                yield widen(part, dtype)
 
     @property
     def block_sizes(self) -> set[tuple[int, int]]:
@@ -150,7 +150,8 @@ class JoinedWeight:
         sizes = set[tuple[int, int]]()
         for part in self.parts:
             outputs, inputs = part.shape
-            sizes |= {(outputs, inputs)} if isinstance(part, Tensor) else part.block_sizes
+            of_part = part.block_sizes if isinstance(part, GroupedWeight) else {(outputs, inputs)}
+            sizes |= of_part
         return sizes
 
 
@@ -193,7 +194,7 @@ def grouped_weight(spec: LinearSpec, device: torch.device) -> GroupedWeight:
 
 def joined_weight(parts: Sequence[Tensor | PublishedWeight]) -> PublishedWeight:
     """Join the outputs of weights, of which some are packed."""
-    flat: list[Tensor | GroupedWeight] = []
+    flat: list[Tensor | GroupedWeight | QuantizedWeight] = []
     for part in parts:
         flat += part.parts if isinstance(part, JoinedWeight) else (part,)
     first = flat[0]
@@ -211,9 +212,9 @@ def joined_weight(parts: Sequence[Tensor | PublishedWeight]) -> PublishedWeight:
     return GroupedWeight(first.form, codes, scale, zero, offset, first.group_of, first.table)
 
 
-def _joins(first: GroupedWeight, other: Tensor | GroupedWeight) -> bool:
+def _joins(first: GroupedWeight, other: Tensor | GroupedWeight | QuantizedWeight) -> bool:
     """Whether the outputs of two weights have the same form, groups and table."""
-    if isinstance(other, Tensor):
+    if not isinstance(other, GroupedWeight):
         return False
     ours, theirs = first.form, other.form
     return _same_form(ours, theirs) and all(
@@ -276,6 +277,13 @@ def kernel_weight(weight: GroupedWeight) -> QuantizedWeight:
     offset = _offset(weight)
     return PackedWeight(
         values, repeated(weight.scale), None if offset is None else repeated(offset)
+    )
+
+
+def kernel_parts(weight: JoinedWeight) -> JoinedWeight:
+    """Return weights that are joined as our kernels read each; as `kernel_weight`."""
+    return JoinedWeight(
+        tuple(kernel_weight(p) if isinstance(p, GroupedWeight) else p for p in weight.parts)
     )
 
 

@@ -192,4 +192,11 @@ def test_a_published_weight_is_multiplied_by_the_kernels(form: LinearForm) -> No
         added = ops.linear_add(x, made, residual.clone())
         assert_near(added, residual + TORCH.linear(x, wide), F32)
     other = JoinedWeight((weight, normal(8, 64, seed=3)))
-    assert torch.equal(ops.quantize(other), torch.cat([wide, other.parts[1]]))
+    joined, whole = ops.quantize(other), torch.cat([wide, normal(8, 64, seed=3)])
+    assert isinstance(joined, JoinedWeight)
+    assert joined.nbytes == made.nbytes + 8 * 64 * 4
+    assert_near(widen(joined, F32), whole, F32)
+    x, bias = normal(5, 64, seed=1), normal(32, seed=5)
+    assert_near(ops.linear(x, joined, bias), TORCH.linear(x, whole, bias), F32)
+    found = ops.normed_linear(x, norm, EPS, joined)
+    assert_near(found, TORCH.normed_linear(x, norm, EPS, whole), F32)

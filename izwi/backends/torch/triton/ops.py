@@ -14,6 +14,7 @@ from izwi.backends.torch.grouped import (
     Weight,
     has_kernel,
     kernel_bytes,
+    kernel_parts,
     kernel_weight,
 )
 from izwi.backends.torch.ops import TorchOps
@@ -65,8 +66,8 @@ class TritonOps(TorchOps):
     def quantize(self, weight: Weight) -> Weight:
         if isinstance(weight, GroupedWeight):
             return kernel_weight(weight)
-        if isinstance(weight, JoinedWeight):  # of forms for which no kernel is
-            return weight.wide(self.dtype)
+        if isinstance(weight, JoinedWeight):  # GGUF packs some values more finely than queries
+            return kernel_parts(weight)
         return super().quantize(weight)
 
     def keeps_packed(self, form: LinearForm) -> bool:
@@ -86,6 +87,9 @@ class TritonOps(TorchOps):
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, JoinedWeight):
+            joined = torch.cat([self.linear(x, part) for part in weight.parts], -1)
+            return joined if bias is None else joined + bias
         if not _takes_product(weight, x):
             return super().linear(x, weight, bias)
         out = triton_linear.linear(_rows(x), weight, bias=bias)
