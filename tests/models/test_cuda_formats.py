@@ -1,0 +1,42 @@
+"""A checkpoint in each published format answers on a GPU as its widened twin there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.grouped import JoinedWeight
+from izwi.backends.torch.quantized import QuantizedWeight
+from izwi.request.request import Request
+from izwi_models.qwen3_chat import FAMILY
+from tests.checkpoints.formats.packing import FORMATS
+from tests.models.test_published_formats import requests, run, write_pair
+
+__all__ = ["requests"]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+# an order of inputs, a table, and groups that do not divide the inputs have no kernel
+WIDENED = ("act-order", "nf4", "fp4", "fp8-blocks")
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_packed_weights_answer_as_their_twin(
+    name: str, requests: list[Request], tmp_path: Path
+) -> None:
+    packed, twin = write_pair(tmp_path, name)
+    backend = torch_backend("cuda", "float32")
+    model = FAMILY.load_model(packed, backend)
+    found = run(model, backend, requests)
+    expected = run(FAMILY.load_model(twin, backend), backend, requests)
+    for (ids, logprobs), (others, theirs) in zip(found, expected, strict=True):
+        assert ids == others
+        np.testing.assert_allclose(logprobs, theirs, atol=5e-3)
+    kept = [w for w in model._weights.values() if isinstance(w, QuantizedWeight | JoinedWeight)]
+    assert len(kept) in (0, 2 * 4)
+    assert kept or any(word in name for word in WIDENED), "it was widened"
