@@ -153,8 +153,14 @@ def test_captured_steps_answer_as_merged_weights_do(
     cases = [(prompt, name) for prompt in range(2) for name in files.refs]
     with drawn_by_torch():
         engine = engine_of(files.base, TorchBackend(FoldingOps()))
+        graphs: Any = engine.runners[0]._graphs
+        graphs.decodes.warm_up(adapted=True)
+        adapted = {kind for rows in graphs.decodes._decodes.values() for kind in rows.graphs}
+        added.clear()
         found = run(engine, [asked(files, *case) for case in cases])
         assert max(added) == 4  # of six rows of one step
+        after = {kind for rows in graphs.decodes._decodes.values() for kind in rows.graphs}
+        assert after == adapted, "a step waited for a capture"
         added.clear()
         plain = run(engine, [asked(files, 1, "", "plain")])
         assert not added

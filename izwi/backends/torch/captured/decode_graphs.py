@@ -132,7 +132,8 @@ class DecodeKind(NamedTuple):
     Attributes:
         few_keys: No row has more than FEW_KEYS.
         draw: The draw that follows in the same graph; None if the graph ends with the states.
-        adapted: Rows may have adapters. These graphs are captured when the first adapter comes.
+        adapted: Rows may have adapters. These graphs are captured when the first adapter comes,
+            unless `EngineConfig.adapters` wants them at the start.
     """
 
     few_keys: bool
@@ -324,14 +325,19 @@ class DecodeGraphs:
         return self._drawn(staged, hidden)
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Capture all graphs."""
+    def warm_up(self, *, adapted: bool = False) -> None:
+        """Capture all graphs, and those with adapters if that is asked and the model takes any."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch = self._rows(size)
-            for few_keys in {True, self._max_keys <= FEW_KEYS}:
-                states = self._decode_graph(batch, DecodeKind(few_keys, None)).out
+            kinds = [
+                DecodeKind(few_keys, None, with_adapters)
+                for few_keys in {True, self._max_keys <= FEW_KEYS}
+                for with_adapters in {False, adapted and batch.staged.adapters is not None}
+            ]
+            for kind in kinds:
+                states = self._decode_graph(batch, kind).out
                 for track in self._vocabularies if batch.staged.draws is not None else ():
-                    self._decode_graph(batch, DecodeKind(few_keys, DrawKind(track)))
+                    self._decode_graph(batch, kind._replace(draw=DrawKind(track)))
             for track in self._vocabularies:
                 draws = self._drawing(track, size)
                 draws.room(states)

@@ -278,7 +278,7 @@ def _decodes(
     most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
     decodes = DecodeGraphs(model, kv, capturer, config.max_running, suppressed, most_keys)
     if capturer.captures:
-        decodes.warm_up()
+        decodes.warm_up(adapted=config.adapters)
     return decodes
 
 
