@@ -124,7 +124,8 @@ def test_groups_with_offsets_and_8_bits(
     weight = grouped(bits, offsets=offsets)
     case = Case(rows, 66, 256, dtype)
     case.weight = weight.wide(torch.float32)
-    assert torch.equal(triton_packed.widen_packed(weight, torch.float32), case.weight)
+    # a GPU multiplies and adds at once
+    assert_near(triton_packed.widen_packed(weight, torch.float32), case.weight, torch.float32)
     gate, up = case.product(normed=True).chunk(2, dim=-1)
     found = triton_linear.gated_linear(case.x, weight, norm=case.norm, eps=EPS)
     assert_near(found, functional.silu(gate) * up, dtype)

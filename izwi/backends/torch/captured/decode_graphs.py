@@ -329,15 +329,15 @@ class DecodeGraphs:
         """Capture all graphs, and those with adapters if that is asked and the model takes any."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch = self._rows(size)
-            kinds = [
+            decodes = [
                 DecodeKind(few_keys, None, with_adapters)
                 for few_keys in {True, self._max_keys <= FEW_KEYS}
                 for with_adapters in {False, adapted and batch.staged.adapters is not None}
             ]
-            for kind in kinds:
-                states = self._decode_graph(batch, kind).out
+            for decode in decodes:
+                states = self._decode_graph(batch, decode).out
                 for track in self._vocabularies if batch.staged.draws is not None else ():
-                    self._decode_graph(batch, kind._replace(draw=DrawKind(track)))
+                    self._decode_graph(batch, decode._replace(draw=DrawKind(track)))
             for track in self._vocabularies:
                 draws = self._drawing(track, size)
                 draws.room(states)

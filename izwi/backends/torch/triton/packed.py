@@ -78,7 +78,8 @@ def packed_product(
     if eps is not None and (norm is None or not few):
         x, norm = rms_norm(x, norm, eps), None
     tiles = tiles or packed_tiles(bucket, weight.shape, weight.group, gated=gated)
-    options = overlap_option(x.device)
+    # with more rows, programs that wait for the previous kernel would take the room of its programs
+    options = overlap_option(x.device) if few else {}
     sizes: dict[str, Any] = {
         "rows": x.shape[0],
         "x_stride": x.stride(0),
@@ -101,7 +102,8 @@ def packed_product(
         depth = max(weight.group, min(tiles.depth, width & -width))  # so that no pass needs a mask
         few_rows_packed[grid](*arrays, norm, eps or 0.0, DEPTH=depth, **sizes)
     elif tiles.slices > 1:
-        slices = {"SLICES": tiles.slices, "STAGES": tiles.stages}
+        stages = tiles.stages if x.element_size() <= 2 else min(2, tiles.stages)  # or no room
+        slices = {"SLICES": tiles.slices, "STAGES": stages}
         sliced_rows_packed[grid](*arrays, **slices, **sizes)
     else:
         many_rows_packed[grid](*arrays, STAGES=tiles.stages, **sizes)
