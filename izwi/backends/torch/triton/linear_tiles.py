@@ -144,7 +144,7 @@ TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (32, 151936, 4096, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 514.0 us
 }
 
-# The same of weights in 8 bits, on an H100: outputs, depth, slices, warps, stages.
+# The same of weights in 8 bits, on an H200: outputs, depth, slices, warps, stages.
 TILES_OF_8_BITS: dict[tuple[int, int, int, bool], Tiles] = {
     (1, 1024, 2048, False): Tiles(1, 2048, 1, 2, 1),  # 2.2 us
     (1, 1024, 3072, False): Tiles(2, 1024, 1, 4, 1),  # 2.6 us

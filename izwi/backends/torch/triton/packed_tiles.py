@@ -6,7 +6,7 @@ from izwi.backends.torch.triton.linear_tiles import FEW_ROWS, Tiles
 
 # The fastest tiles that were measured: (rows, *weight.shape, gated) -> tiles; depths are bytes of a
 # row, and a group with more than two rows. The rows are the bucket's; two use the tiles of one.
-# `python -m benchmarks.kernels.decode --tune --weights int4` prints these lines: here on an H100.
+# `python -m benchmarks.kernels.decode --tune --weights int4` prints these lines: here on an H200.
 # Outputs, depth, slices, warps, stages.
 TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (1, 1024, 2048, False): Tiles(1, 1024, 1, 4, 1),  # 2.4 us
