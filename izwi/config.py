@@ -64,6 +64,8 @@ class EngineConfig:
         host_bytes: Host memory for pages and codec states that had to leave the device.
         disk_bytes: Disk for what had to leave the host memory; 0 uses none.
         graphs: Whether steps that repeat are captured as graphs, where the device can.
+        adapters: Whether steps with adapters are captured at the start, too, so that the first
+            requests with one do not wait for it.
         encoded_bytes: Memory for results of the audio encoders, so that equal audio runs once.
         speculate: Which rows guess their next entries: a name in `SPECULATIONS`.
     """
@@ -91,6 +93,7 @@ class EngineConfig:
     disk_bytes: int = 0
     encoded_bytes: int = 64 << 20
     graphs: bool = True
+    adapters: bool = False
     speculate: str = "off"
 
     def __post_init__(self) -> None:

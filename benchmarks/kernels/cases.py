@@ -244,19 +244,25 @@ def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
 class Layers:
     """Some layers of one stack, run one after the other with the engine's operations."""
 
-    def __init__(self, sizes: Sizes, rows: int):
+    def __init__(self, sizes: Sizes, rows: int, weights: str = "auto"):
         products = _products(sizes)
         self.bytes_per_layer = sum(product.weight_bytes for product in products)
         self.num_layers = max(5, -(-_CACHE_BYTES // self.bytes_per_layer))
-        self.ops = TritonOps(DEVICE, DTYPE)
+        if weights != "auto":  # of which more fit into the cache
+            self.num_layers *= 3
+        self.ops = TritonOps(DEVICE, DTYPE, weights)
         norm, self.head_norm = normal(sizes.hidden), normal(SPEC.head_dim)
         self.weights = []
         for _ in range(self.num_layers):
             qkv, o, gate_up, down = (
                 normal(p.weight_rows, p.inputs, scale=p.inputs**-0.5) for p in products
             )
-            fold = self.ops.fold_norm
-            self.weights.append((fold(norm, qkv), o, fold(norm, gate_up), down))
+            kept = self.ops.quantize
+            (norm_of, qkv), (mlp_norm, gate_up) = (
+                self.ops.fold_norm(norm, weight) for weight in (qkv, gate_up)
+            )
+            layer = ((norm_of, kept(qkv)), kept(o), (mlp_norm, kept(gate_up)), kept(down))
+            self.weights.append(layer)
         shape = (rows, sizes.hidden) if sizes.context else (rows, 1, sizes.hidden)
         self.x = self.start = normal(*shape)
         self.context: PagedDecode | ScratchDecode

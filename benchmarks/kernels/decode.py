@@ -3,7 +3,7 @@
 Kernels are timed inside CUDA graphs of many calls, with enough copies of the weights that they do
 not stay in the cache between calls, because in a model other layers run in between. `--tune` tries
 other tile sizes of the matrix products and prints the fastest, for `TILES` in
-izwi/backends/torch/triton/linear_tiles.py.
+linear_tiles.py (of weights in 4 bits: packed_tiles.py) of izwi/backends/torch/triton.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.kernels.cases import (
     sampling_case,
 )
 from benchmarks.kernels.check import check_everything
-from izwi.backends.torch.quantized import quantized_dtype
+from izwi.backends.torch.quantized import FOUR_BITS, quantized_dtype
 from izwi.backends.torch.triton import attention_decode as triton_decode
 from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import sampling as triton_sampling
@@ -84,6 +84,22 @@ _CUTS = {
         Tiles(128, 64, 1, 8, 4),
     ],
 }
+# Of weights in 4 bits: depths are of one or two rows only.
+_FEW_PACKED = [(1, 512, 2), (1, 1024, 4), (2, 512, 2), (2, 512, 4), (2, 1024, 4), (4, 512, 4)]
+_FEW_PACKED += [(4, 1024, 8), (8, 512, 4), (8, 256, 4)]
+_MANY_PACKED = [(16, 4, 4, 3), (16, 2, 2, 3), (16, 8, 8, 3), (32, 4, 4, 3), (16, 4, 4, 5)]
+_MANY_PACKED += [(64, 1, 4, 4), (64, 1, 4, 3), (128, 1, 4, 3), (128, 1, 8, 4), (32, 1, 2, 4)]
+_PACKED_CUTS = {
+    1: [Tiles(outputs, depth, 1, warps, 1) for outputs, depth, warps in _FEW_PACKED],
+    **{
+        rows: [
+            Tiles(outputs, 64, slices, warps, stages)
+            for outputs, slices, warps, stages in _MANY_PACKED
+        ]
+        for rows in (16, 32, 64)
+    },
+}
+_PACKED_CUTS[2] = _PACKED_CUTS[1]
 _DECODE_CUTS = [
     DecodeTiles(keys, warps, stages, scratch_warps)
     for keys, warps, stages, scratch_warps in (
@@ -163,12 +179,12 @@ def time_sampling() -> list[Row]:
     return made
 
 
-def time_layers() -> list[Row]:
+def time_layers(weights: str = "auto") -> list[Row]:
     """Time whole layers, one after the other as in a model."""
     made = []
     for sizes in (TALKER, PREDICTOR):
         for rows in ROWS:
-            layers = Layers(sizes, rows)
+            layers = Layers(sizes, rows, weights)
             row: Row = {"kernel": f"{sizes.name} layer", "rows": rows, **both_us(layers.run)}
             row["gb_s"] = round(layers.bytes_per_layer / row["us"] / 1e3)
             made.append(shown(row))
@@ -206,7 +222,7 @@ def tune_products(
         for product in products
         for rows in rows_tuned
         for operands in [Operands(product, rows, stored)]
-        for tiles in _CUTS[bucket_of(rows)]
+        for tiles in (_PACKED_CUTS if stored == FOUR_BITS else _CUTS)[bucket_of(rows)]
     ]
     with ThreadPoolExecutor(16) as pool:
         fitting = list(pool.map(Trial.compile, trials))
@@ -272,8 +288,6 @@ def main() -> None:
         for name in options.of:
             tune_products(tuple(options.rows), None, OTHERS[name])
         return
-    if options.tune and options.weights == "int4":
-        parser.error("products with weights of 4 bits have one cut")
     stored = quantized_dtype(options.weights, DEVICE)
     wrong = check_everything()
     if options.check or wrong:
@@ -285,9 +299,9 @@ def main() -> None:
         tune_attention()
         tune_sampling()
         return
-    rows = time_products(stored)
+    rows = time_layers(options.weights) + time_products(stored)
     if stored is None:
-        rows = time_layers() + rows + time_attention() + time_sampling()
+        rows += time_attention() + time_sampling()
     # the engine, which the other benchmarks run, is not needed until here
     from benchmarks.measure import write_result
 

@@ -19,7 +19,7 @@ from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.captured.codec_graphs import CodecGraphs
 from izwi.backends.torch.captured.decode_graphs import DecodeGraphs, DecodeKind, DrawKind
-from izwi.config import EngineConfig
+from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine.engine import Engine
 from izwi.inputs.speech import SpeechInput
 from izwi.model.frontend import SpeechFrontend
@@ -116,9 +116,12 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=52)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--weights", choices=WEIGHTS, default="auto")
     parser.add_argument("--profile", type=int, nargs="*", default=[])
     options = parser.parse_args()
-    registry, backend = load(options.size, options.device, options.dtype, options.frames)
+    registry, backend = load(
+        options.size, options.device, options.dtype, options.frames, options.weights
+    )
     model, ops = registry.speech(options.size), backend.ops
     began = time.perf_counter()
     engine = Engine(
@@ -133,8 +136,9 @@ def main() -> None:
         loop_row(engine, model, options.size, streams)  # warms up
         loops.append(loop_row(engine, model, options.size, streams))
     kernels = [row for size in options.profile for row in profile(engine, size)]
+    name = "frame_time" if options.size == "tts-1.7b" else f"frame_time_{options.size}"
     write_result(
-        "frame_time" if options.size == "tts-1.7b" else f"frame_time_{options.size}",
+        name if options.weights == "auto" else f"{name}_{options.weights}",
         [*graphs, *loops, *kernels],
         size=options.size,
         frames=options.frames,

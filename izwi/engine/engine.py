@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 
 from izwi.backends.budget import budget_of
 from izwi.backends.memory_plan import MemoryPlan
@@ -162,6 +163,15 @@ class Engine:
                 worker.scheduler.pause(sequence, self.clock())
         self._arrivals += 1
         self._live[request.request_id] = worker, sequence
+
+    def unread_adapters(self, requests: Seq[Request]) -> list[Callable[[], None]]:
+        """Return what reads the adapters that `submit` would read; may run in any thread."""
+        reads: dict[str, Callable[[], None]] = {}
+        for request in requests:
+            ref, worker = request.adapter, self._workers.get(request.model)
+            if ref is not None and worker is not None and worker.runner.adapters.lacks(ref):
+                reads[ref.digest] = partial(worker.runner.adapters.read, ref)
+        return list(reads.values())
 
     def abort(self, request_id: str) -> list[Chunk]:
         """End a request now and free its memory; do nothing if it has ended."""

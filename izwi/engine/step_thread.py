@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
@@ -77,6 +77,9 @@ class SteppingThread:
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._live: set[str] = set()  # ids of requests that have not ended
+        # commands for requests whose adapters are being read
+        self._deferred: dict[str, list[Callable[[], None]]] = {}
+        self._reader: ThreadPoolExecutor | None = None  # of adapters
         self._observer: Observer | None = None
         self._changes: list[tuple[str, Future[None]]] = []  # models that change
         self._asked: set[Future[None]] = set()  # of all unfinished changes
@@ -122,11 +125,11 @@ class SteppingThread:
 
     def pause(self, request_id: str) -> None:
         """Pause a request before the next step."""
-        self.enqueue(lambda: self._engine.pause(request_id))
+        self._enqueue_for(request_id, lambda: self._engine.pause(request_id))
 
     def resume(self, request_id: str) -> None:
         """Resume a paused request with the next sample or token."""
-        self.enqueue(lambda: self._engine.resume(request_id))
+        self._enqueue_for(request_id, lambda: self._engine.resume(request_id))
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; see `Engine.write`."""
@@ -134,7 +137,9 @@ class SteppingThread:
 
     def set_backpressure(self, request_id: str, backpressured: bool) -> None:
         """Turn backpressure on or off for a request."""
-        self.enqueue(lambda: self._engine.set_backpressure(request_id, backpressured))
+        self._enqueue_for(
+            request_id, lambda: self._engine.set_backpressure(request_id, backpressured)
+        )
 
     def change(self, name: str, change: Callable[[], None]) -> Future[None]:
         """Add or remove a model on the thread; the future completes when that has taken effect.
@@ -161,6 +166,13 @@ class SteppingThread:
             raise EngineStopped("the engine has stopped")
         return done
 
+    def _enqueue_for(self, request_id: str, command: Callable[[], None]) -> None:
+        def run() -> None:
+            if not self.deferred(request_id, command):
+                command()
+
+        self.enqueue(run)
+
     def enqueue(self, command: Callable[[], None]) -> bool:
         """Queue a command; False if the thread accepts no more."""
         with self._wake:
@@ -172,10 +184,49 @@ class SteppingThread:
     def take_in(self, requests: Sequence[Request], logs: Sequence[Log] = ()) -> None:
         """Do the same as `submit`, in a command.
 
+        Adapters are read by another thread first, which others' steps do not wait for. Until then
+        commands for these requests are `deferred`.
+
         Args:
             requests: The requests.
             logs: The log of each if another engine has begun them. These are not recorded.
         """
+        reads = self._engine.unread_adapters(requests)
+        if not reads:
+            self._take_in(requests, logs)
+            return
+        self._deferred.update({request.request_id: [] for request in requests})
+
+        def read() -> None:
+            try:
+                for one in reads:
+                    one()
+            finally:  # what failed is read again, and fails there
+                self.enqueue(lambda: self._take_in_deferred(requests, logs))
+
+        # one after the other: they wait for the same disk
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, thread_name_prefix="izwi-adapters")
+        self._reader.submit(read)
+
+    def deferred(self, request_id: str, command: Callable[[], None]) -> bool:
+        """Return whether a command for a request has to wait for it, and will be run behind it."""
+        waiting = self._deferred.get(request_id)
+        if waiting is not None:
+            waiting.append(command)
+        return waiting is not None
+
+    def _take_in_deferred(self, requests: Sequence[Request], logs: Sequence[Log]) -> None:
+        ids = [request.request_id for request in requests]
+        waiting = [self._deferred.pop(request_id, None) for request_id in ids]
+        if None in waiting:  # they have failed with all others
+            return
+        self._take_in(requests, logs)
+        for commands in waiting:
+            for command in commands or ():
+                command()
+
+    def _take_in(self, requests: Sequence[Request], logs: Sequence[Log]) -> None:
         ids = [request.request_id for request in requests]
         new = [request_id for request_id in dict.fromkeys(ids) if request_id not in self._live]
         taken: list[str] = []
@@ -194,10 +245,14 @@ class SteppingThread:
 
     def end(self, request_id: str) -> None:
         """Do the same as `abort`, in a command."""
+        if self.deferred(request_id, lambda: self.end(request_id)):
+            return
         self._dispatch(self._engine.abort(request_id))
 
     def write_to(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Do the same as `write`, in a command."""
+        if self.deferred(request_id, lambda: self.write_to(request_id, text_ids, closed)):
+            return
         observer = self._observer
         if self._engine.write(request_id, text_ids, closed) and observer:
             self._observed(lambda ids: observer.written(request_id, ids), text_ids)
@@ -314,7 +369,9 @@ class SteppingThread:
             self._observer = None
 
     def _fail_all(self, error: Exception) -> None:
-        self._dispatch([failure(request_id, error) for request_id in list(self._live)])
+        ids = [*self._live, *self._deferred]
+        self._deferred.clear()
+        self._dispatch([failure(request_id, error) for request_id in ids])
 
     def _halt(self) -> None:
         self._stopping = True

@@ -61,8 +61,13 @@ class AdaptedStack(Protocol):
         """Shapes (out, in) of the weights that adapters may change, by name in the checkpoint."""
         ...
 
-    def product_updates(self, matrices: Mapping[str, MatrixUpdate]) -> ProductUpdates:
-        """Put an adapter on the device.
+    @property
+    def products(self) -> Sequence[str]:
+        """Names of the weights whose products adapters may change, in the model."""
+        ...
+
+    def product_matrices(self, matrices: Mapping[str, MatrixUpdate]) -> Mapping[str, MatrixUpdate]:
+        """Return what an adapter adds to each product, still on the host; may run in any thread.
 
         Args:
             matrices: Updates of some of the `adaptable` weights, of their shapes.
@@ -129,6 +134,14 @@ class RowUpdates:
         if len(parts) == 1:
             return y
         return ops.take(ops.concat(parts, 0), ops.array(index))
+
+
+def on_device(ops: Ops, matrices: Mapping[str, MatrixUpdate]) -> ProductUpdates:
+    """Put what an adapter adds to products on the device."""
+    return {
+        name: ProductUpdate(ops.array(one.down), ops.array(one.up))
+        for name, one in matrices.items()
+    }
 
 
 def joined_update(

@@ -17,7 +17,6 @@ class ArithmeticOps(CoreOps, Protocol):
     """Creation of arrays, norms, activations, means, and products fused with neighbours."""
 
     ranks: Ranks = ALONE  # that share the models of this backend
-    adapts: bool = True  # whether `rms_norm` and `linear` give the parts of fused products
 
     # -- creating and moving -----------------------------------------------------------------
     def zeros(self, shape: Sequence[int]) -> Array:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
 from izwi.checkpoints.adapter_folder import adapter_ref, read_adapter
 from izwi.errors import CheckpointError, InvalidRequest
-from izwi.model.adapters import ProductUpdates, RowUpdates, TakesAdapters
+from izwi.model.adapters import (
+    MatrixUpdate,
+    ProductUpdates,
+    RowUpdates,
+    TakesAdapters,
+    on_device,
+)
 from izwi.model.protocol import Model
 from izwi.model.step_batch import Row
 from izwi.ops.protocol import Array, AttentionContext, Ops
@@ -28,32 +35,51 @@ class Adapters:
         self._ops = ops
         self.are_used = False  # whether there was ever a request with an adapter
         self._kept: dict[str, ProductUpdates] = {}  # by digest, the one used last at the end
+        # by digest: read ahead, and not on the device yet
+        self._read: dict[str, Mapping[str, MatrixUpdate] | InvalidRequest] = {}
+
+    def lacks(self, ref: AdapterRef) -> bool:
+        """Return whether `load` would read an adapter's files."""
+        return ref.digest not in self._kept and ref.digest not in self._read
+
+    def read(self, ref: AdapterRef) -> None:
+        """Read an adapter's files for the next `load`, which raises what is wrong with them.
+
+        May run in any thread.
+        """
+        if not self.lacks(ref):
+            return
+        found: Mapping[str, MatrixUpdate] | InvalidRequest
+        try:
+            found = self._matrices(ref)
+        except InvalidRequest as error:
+            found = error
+        self._read[ref.digest] = found
 
     def load(self, ref: AdapterRef) -> ProductUpdates:
-        """Return an adapter, read from its folder if it is not there.
+        """Return an adapter; it is put on the device if it is not there.
 
         Raises:
             InvalidRequest: The model or the device takes none, or its files are broken or others
                 than those that were named.
         """
-        updates = self._kept.pop(ref.digest, None)
+        updates, found = self._kept.pop(ref.digest, None), self._read.pop(ref.digest, None)
         if updates is None:
-            updates = self._read(ref)
+            if isinstance(found, InvalidRequest):
+                raise found
+            updates = on_device(self._ops, self._matrices(ref) if found is None else found)
         self._kept[ref.digest] = updates
         self.are_used = True
         while len(self._kept) > _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)))
         return updates
 
-    def _read(self, ref: AdapterRef) -> ProductUpdates:
+    def _matrices(self, ref: AdapterRef) -> Mapping[str, MatrixUpdate]:
         if self._stack is None:
             raise InvalidRequest("this model takes no adapters", param="model")
-        if self._ops.ranks.count > 1 or not self._ops.adapts:
-            raise InvalidRequest(
-                "adapters are not supported with this device: they run on a CPU and with MLX, "
-                "without --tensor-parallel",
-                param="model",
-            )
+        if self._ops.ranks.count > 1:
+            message = "adapters are not supported with --tensor-parallel"
+            raise InvalidRequest(message, param="model")
         try:
             if adapter_ref(ref.name, Path(ref.folder)).digest != ref.digest:
                 raise CheckpointError(f"{ref.folder} has changed since the adapter was loaded")
@@ -61,7 +87,7 @@ class Adapters:
         except CheckpointError as error:  # its message has paths: only for the log
             message = f"the adapter {ref.name!r} cannot be used; the engine's log says why"
             raise InvalidRequest(message, param="model") from error
-        return self._stack.product_updates(matrices)
+        return self._stack.product_matrices(matrices)
 
     def run(self, rows: Seq[Row], x: Array, context: AttentionContext) -> Array:
         """Run the positions of rows, of which some have adapters, as `Model.run`."""

@@ -247,7 +247,7 @@ class Runner:
             return None
         try:
             batch = batch_of(rows)
-            if self._is_adapted(batch.rows) or not self._graphs.takes(batch):
+            if not self._graphs.takes(batch):
                 return None
             drawn = self.launch_batch(batch)
         except Exception:  # `forward` finds the row that fails
@@ -261,7 +261,7 @@ class Runner:
             return self._graphs.launch(batch)
 
     def _is_adapted(self, rows: Seq[Row]) -> bool:
-        """Return whether any row has an adapter; such steps are not captured."""
+        """Return whether any row has an adapter."""
         return self.adapters.are_used and any(row.adapter is not None for row in rows)
 
     def _on_all_ranks(self, batch: StepBatch, *, launched: bool) -> AbstractContextManager[None]:
@@ -308,8 +308,7 @@ class Runner:
 
     def run(self, batch: StepBatch) -> tuple[list[list[int]], dict[int, Logprobs]]:
         """Run a batch over these pages, and those of other ranks, and wait for its entries."""
-        is_adapted = self._is_adapted(batch.rows)
-        if self._graphs is not None and not is_adapted and self._graphs.takes(batch):
+        if self._graphs is not None and self._graphs.takes(batch):
             with self._on_all_ranks(batch, launched=False):
                 return self._graphs.launch(batch)()
         # before other ranks hear of it, so that they never wait for a row that cannot be embedded

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +18,13 @@ from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoints.adapter_folder import adapter_ref
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
-from izwi.errors import InvalidRequest
+from izwi.engine.step_thread import SteppingThread
+from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs.chat import ChatInput
 from izwi.inputs.speech import SpeechInput
 from izwi.request.adapter import AdapterRef
-from izwi.request.request import Request
+from izwi.request.request import Chunk, Reason, Request
+from izwi.runner.adapters import Adapters
 from izwi_models import FAMILIES
 from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.model import Qwen3Chat
@@ -241,14 +247,103 @@ def test_files_that_changed_are_refused(files: Files, tmp_path: Path) -> None:
     assert not engine.has_work
 
 
-def test_devices_without_adapters_refuse_them(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_ranks_refuse_adapters(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = torch_backend("cpu", "float32")
     engine = engine_of(files.base, backend)
-    monkeypatch.setattr(backend.ops, "adapts", False)
-    with pytest.raises(InvalidRequest, match="they run on a CPU and with MLX"):
+    monkeypatch.setattr(backend.ops, "ranks", SimpleNamespace(count=2))
+    with pytest.raises(InvalidRequest, match="not supported with --tensor-parallel"):
         engine.submit(asked(files, 0, "a"))
+
+
+class Ended:
+    """Chunks by request, and who has ended."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, list[int]] = {}
+        self.reasons: Queue[tuple[str, Reason | None, BaseException | None]] = Queue()
+
+    def deliver(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.entries.setdefault(chunk.request_id, []).extend(chunk.entries.ravel().tolist())
+            if chunk.reason is not None:
+                self.reasons.put((chunk.request_id, chunk.reason, chunk.error))
+
+    def stepped(self) -> None: ...
+
+    def ended(self, broken: BaseException | None) -> None: ...
+
+    def next(self) -> tuple[str, Reason | None, BaseException | None]:
+        return self.reasons.get(timeout=60)
+
+
+@pytest.fixture
+def read_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Files of adapters are read once this is set."""
+    may_read, matrices = threading.Event(), Adapters._matrices
+
+    def late(self: Adapters, ref: AdapterRef) -> Any:
+        assert threading.current_thread().name.startswith("izwi-adapters")
+        assert may_read.wait(60)
+        return matrices(self, ref)
+
+    monkeypatch.setattr(Adapters, "_matrices", late)
+    yield may_read
+    may_read.set()
+
+
+def test_streams_go_on_while_an_adapter_is_read(files: Files, read_later: threading.Event) -> None:
+    backend, sink = torch_backend("cpu", "float32"), Ended()
+    thread = SteppingThread(engine_of(files.base, backend), sink)
+    thread.start()
+    try:
+        thread.submit([asked(files, 0, "a", "adapted"), asked(files, 1, "a", "other")])
+        thread.submit([asked(files, 0, "b", "aborted")])
+        thread.pause("other")  # what is asked of requests waits for them, in order
+        thread.abort("aborted")
+        thread.submit([asked(files, 0, "", "plain")])
+        assert sink.next()[:2] == ("plain", Reason.LENGTH)
+        assert list(sink.entries) == ["plain"]
+        read_later.set()
+        ended = dict(sink.next()[:2] for _ in range(2))
+        assert ended == {"adapted": Reason.LENGTH, "aborted": Reason.ABORTED}
+        assert not sink.entries["aborted"]
+        thread.resume("other")
+        assert sink.next()[:2] == ("other", Reason.LENGTH)
+    finally:
+        thread.stop()
+    engine = engine_of(files.folders["a"], backend)
+    for prompt, name in enumerate(("adapted", "other")):
+        assert sink.entries[name] == run(engine, [asked(files, prompt, "")])[0][0]
+
+
+def test_a_stopped_engine_ends_requests_whose_adapter_is_read(
+    files: Files, read_later: threading.Event
+) -> None:
+    sink = Ended()
+    thread = SteppingThread(engine_of(files.base, torch_backend("cpu", "float32")), sink)
+    thread.start()
+    thread.submit([asked(files, 0, "a", "adapted")])
+    thread.stop()
+    name, _, error = sink.next()
+    assert (name, type(error)) == ("adapted", EngineStopped)
+    read_later.set()
+
+
+def test_broken_files_fail_their_request_alone(files: Files, tmp_path: Path) -> None:
+    written = write_adapter(tmp_path / "c", draw_adapter(files.shapes, 3))
+    broken = replace(asked(files, 0, "", "broken"), adapter=adapter_ref("m:c", written))
+    (written / "adapter_model.safetensors").unlink()
+    sink = Ended()
+    thread = SteppingThread(engine_of(files.base, torch_backend("cpu", "float32")), sink)
+    thread.start()
+    try:
+        thread.submit([broken])
+        name, _, error = sink.next()
+        assert (name, type(error)) == ("broken", InvalidRequest)
+        thread.submit([asked(files, 0, "", "plain")])
+        assert sink.next()[:2] == ("plain", Reason.LENGTH)
+    finally:
+        thread.stop()
 
 
 def test_steps_without_adapters_run_as_ever(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,6 +410,7 @@ def serve(
             host_bytes=host_mib << 20,
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
+            adapters=bool(adapter),
         )
         settings = replace(_settings(live_lead_ms, live_vad), access=access, offline=offline)
         settings = replace(settings, require_consent=require_consent, manage_models=manage_models)

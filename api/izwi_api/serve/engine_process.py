@@ -239,6 +239,10 @@ class ApiServerConnections:
         engine, line = self._engine, self._lines[api_server]
         if isinstance(command, wire.OF_ONE) and command.request_id not in line.live:
             return  # the request has ended, or another API server has a request of that id
+        if isinstance(command, wire.OF_ONE) and self.thread.deferred(
+            command.request_id, partial(self._do, api_server, command)
+        ):
+            return  # its adapter is being read
         match command:
             case wire.Submit():
                 self._submit(line, command)

@@ -86,10 +86,11 @@ class LaunchedSteps:
     def takes(self, batch: StepBatch) -> bool:
         """Return whether these rows can be launched.
 
-        Rows that draw several entries run like prompts, whose inputs the host knows.
+        Rows that draw several entries run like prompts, whose inputs the host knows. Those with
+        adapters are not launched ahead.
         """
         return bool(batch.rows) and all(
-            len(row.drawn) < 2 or not row.is_ahead for row in batch.rows
+            row.adapter is None and (len(row.drawn) < 2 or not row.is_ahead) for row in batch.rows
         )
 
     def launch(self, batch: StepBatch) -> InFlight[DrawnEntries]:

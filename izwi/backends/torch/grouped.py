@@ -117,10 +117,10 @@ class JoinedWeight:
     """Outputs of several weights of different forms, one after the other.
 
     Attributes:
-        parts: (out, in) each, of the same number of inputs.
+        parts: (out, in) each, of the same number of inputs; on CUDA as the kernels read them.
     """
 
-    parts: tuple[Tensor | GroupedWeight, ...]
+    parts: tuple[Tensor | GroupedWeight | QuantizedWeight, ...]
 
     @property
     def shape(self) -> torch.Size:
@@ -139,10 +139,10 @@ class JoinedWeight:
     def blocks(self, dtype: torch.dtype) -> Iterator[Tensor]:
         """Widen the outputs in blocks, in order."""
         for part in self.parts:
-            if isinstance(part, Tensor):
-                yield part
-            else:
+            if isinstance(part, GroupedWeight):
                 yield from part.blocks(dtype)
+            else:
+                yield widen(part, dtype)
 
     @property
     def block_sizes(self) -> set[tuple[int, int]]:
@@ -150,7 +150,8 @@ class JoinedWeight:
         sizes = set[tuple[int, int]]()
         for part in self.parts:
             outputs, inputs = part.shape
-            sizes |= {(outputs, inputs)} if isinstance(part, Tensor) else part.block_sizes
+            of_part = part.block_sizes if isinstance(part, GroupedWeight) else {(outputs, inputs)}
+            sizes |= of_part
         return sizes
 
 
@@ -193,7 +194,7 @@ def grouped_weight(spec: LinearSpec, device: torch.device) -> GroupedWeight:
 
 def joined_weight(parts: Sequence[Tensor | PublishedWeight]) -> PublishedWeight:
     """Join the outputs of weights, of which some are packed."""
-    flat: list[Tensor | GroupedWeight] = []
+    flat: list[Tensor | GroupedWeight | QuantizedWeight] = []
     for part in parts:
         flat += part.parts if isinstance(part, JoinedWeight) else (part,)
     first = flat[0]
@@ -211,9 +212,9 @@ def joined_weight(parts: Sequence[Tensor | PublishedWeight]) -> PublishedWeight:
     return GroupedWeight(first.form, codes, scale, zero, offset, first.group_of, first.table)
 
 
-def _joins(first: GroupedWeight, other: Tensor | GroupedWeight) -> bool:
+def _joins(first: GroupedWeight, other: Tensor | GroupedWeight | QuantizedWeight) -> bool:
     """Whether the outputs of two weights have the same form, groups and table."""
-    if isinstance(other, Tensor):
+    if not isinstance(other, GroupedWeight):
         return False
     ours, theirs = first.form, other.form
     return _same_form(ours, theirs) and all(
@@ -230,39 +231,81 @@ def _same_form(ours: LinearForm, theirs: LinearForm) -> bool:
 def has_kernel(form: LinearForm, *, has_fp8: bool) -> bool:
     """Return whether our kernels multiply a weight of this form as it is.
 
-    They take symmetric 4 bits in groups, and 8 bits (integers or, where the device reads them,
-    floats) with one scale for each output.
+    They take 4 bits, 8 bits and, where the device reads them, 8-bit floats, with scales and offsets
+    of groups of at least 16 inputs, in their order.
     """
-    if form.numbers is Numbers.TABLE or form.has_offsets or not form.has_even_groups:
+    if form.numbers is Numbers.TABLE or not form.has_even_groups:
         return False
-    if form.numbers is Numbers.E4M3:
-        return has_fp8 and form.num_groups == 1
-    if form.bits == 8:
-        return form.zero == 128 and form.num_groups == 1
-    return form.zero == 8 and _kernel_group(form) >= _SMALLEST_GROUP
+    if form.numbers is Numbers.E4M3 and not has_fp8:
+        return False
+    return _is_by_output(form) or _kernel_group(form) >= _SMALLEST_GROUP
+
+
+def _is_by_output(form: LinearForm) -> bool:
+    """Whether a weight is 8 bits with one scale for each output, and nothing else."""
+    is_symmetric = form.numbers is Numbers.E4M3 or form.zero == 128
+    return form.bits == 8 and form.num_groups == 1 and is_symmetric and not form.has_offsets
 
 
 def _kernel_group(form: LinearForm) -> int:
     """Inputs of the largest group that the kernels take, and that no group or half crosses."""
-    half = form.inputs // 2
-    of_group, of_half = form.group & -form.group, half & -half
-    return min(_LARGEST_GROUP, of_group, of_half)
+    whole = form.inputs // 2 if form.bits == 4 else form.inputs
+    return min(_LARGEST_GROUP, form.group & -form.group, whole & -whole)
 
 
 def kernel_weight(weight: GroupedWeight) -> QuantizedWeight:
-    """Return a weight as our kernels read it, exactly; `has_kernel` says of which forms."""
+    """Return a weight as our kernels read it; `has_kernel` says of which forms.
+
+    Zeros become offsets, rounded in float32; everything else is exact.
+    """
     form = weight.form
     if form.numbers is Numbers.E4M3:
-        return QuantizedWeight(weight.codes.view(torch.float8_e4m3fn), weight.scale[:, 0])
-    if form.bits == 8:
-        return QuantizedWeight((weight.codes ^ 128).view(torch.int8), weight.scale[:, 0])
-    codes = torch.stack([weight.codes & 15, weight.codes >> 4], -1).flatten(1)
-    lower, upper = codes.chunk(2, 1)
+        values = weight.codes.view(torch.float8_e4m3fn)
+    elif form.bits == 8:
+        values = (weight.codes ^ 128).view(torch.int8)
+    else:
+        codes = torch.stack([weight.codes & 15, weight.codes >> 4], -1).flatten(1)
+        lower, upper = codes.chunk(2, 1)
+        values = lower | upper << 4
+    if _is_by_output(form):
+        return QuantizedWeight(values, weight.scale[:, 0])
     repeats = form.group // _kernel_group(form)
-    return PackedWeight(lower | upper << 4, weight.scale.repeat_interleave(repeats, 1))
+
+    def repeated(factor: Tensor) -> Tensor:
+        return factor if repeats == 1 else factor.repeat_interleave(repeats, 1)
+
+    offset = _offset(weight)
+    return PackedWeight(
+        values, repeated(weight.scale), None if offset is None else repeated(offset)
+    )
+
+
+def kernel_parts(weight: JoinedWeight) -> JoinedWeight:
+    """Return weights that are joined as our kernels read each; as `kernel_weight`."""
+    return JoinedWeight(
+        tuple(kernel_weight(p) if isinstance(p, GroupedWeight) else p for p in weight.parts)
+    )
+
+
+def _offset(weight: GroupedWeight) -> Tensor | None:
+    """Return what is added to values, less the zero of their storage, times their scale."""
+    form = weight.form
+    if form.numbers is Numbers.E4M3:
+        return weight.offset
+    stored = 8 if form.bits == 4 else 128
+    if weight.zero is None and form.zero == stored:
+        return weight.offset
+    zero = float(form.zero or 0) if weight.zero is None else weight.zero.float()
+    shift = (stored - zero) * weight.scale
+    return shift if weight.offset is None else shift + weight.offset
 
 
 def kernel_bytes(form: LinearForm) -> int:
     """Return the bytes of a weight as our kernels read it."""
-    groups = 1 if form.bits == 8 else form.inputs // _kernel_group(form)
-    return form.outputs * (form.inputs * form.bits // 8 + 4 * groups)
+    values = form.inputs * form.bits // 8
+    if _is_by_output(form):
+        return form.outputs * (values + 4)
+    stored = 8 if form.bits == 4 else 128
+    shifts = form.numbers is not Numbers.E4M3 and form.zero != stored
+    factors = 2 if form.has_offsets or shifts else 1
+    return form.outputs * (values + 4 * factors * (form.inputs // _kernel_group(form)))

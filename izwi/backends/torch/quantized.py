@@ -1,7 +1,7 @@
 """Quantized weights (8 or 4 bits), so that a decode step reads half or a quarter of the bytes.
 
-8-bit weights have one scale per output, 4-bit weights one per group of inputs. Activations are not
-quantized, so that the only error is the rounding of the weights.
+8-bit weights have one scale per output; 4-bit weights, and those of checkpoints, may have one per
+group of inputs. Activations are not quantized: the only error is the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -56,21 +56,36 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight(QuantizedWeight):
-    """An (out, in) weight in 4 bits, two values per byte.
+    """An (out, in) weight in groups of inputs: values * scale + offset, in 4 or 8 bits.
 
     Attributes:
-        values: (out, in / 2) uint8, contiguous: byte j holds input j in its lower half and input
-            in / 2 + j in its upper half, each plus 8. Adjacent bytes hold adjacent inputs, so that
-            a product can use each half without reordering.
-        scale: (out, groups) float32; input k is in group k // group, and no group has inputs of
-            both halves.
+        values: 8 bits: (out, in) int8 or float8_e4m3fn. 4 bits: (out, in / 2) uint8; byte j holds
+            input j in its lower half and input in / 2 + j in its upper half, each plus 8. Adjacent
+            bytes hold adjacent inputs, so that a product can use each half without reordering.
+            Contiguous.
+        scale: (out, groups) float32; input k is in group k // group, and in 4 bits no group has
+            inputs of both halves.
+        offset: (out, groups) float32, or None for none.
     """
+
+    offset: Tensor | None = None
+
+    @property
+    def per_byte(self) -> int:
+        """Values in a byte: 2 or 1."""
+        return 2 if self.values.dtype == FOUR_BITS else 1
 
     @property
     def shape(self) -> torch.Size:
         """(out, in)."""
-        outputs, halves = self.values.shape
-        return torch.Size((outputs, 2 * halves))
+        outputs, width = self.values.shape
+        return torch.Size((outputs, self.per_byte * width))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        offsets = 0 if self.offset is None else self.offset.nbytes
+        return self.values.nbytes + self.scale.nbytes + offsets
 
     @property
     def group(self) -> int:
@@ -79,8 +94,16 @@ class PackedWeight(QuantizedWeight):
 
     def wide(self, dtype: torch.dtype) -> Tensor:
         """The weight in another dtype, (out, in): every number rounded once more."""
-        whole = torch.cat([self.values & 15, self.values >> 4], 1).to(dtype).sub_(8)
-        return whole.view(*self.scale.shape, self.group).mul_(self.scale[..., None]).flatten(1)
+        if self.per_byte == 1:
+            whole = self.values.to(dtype)
+        else:
+            whole = torch.cat([self.values & 15, self.values >> 4], 1).to(dtype).sub_(8)
+        grouped = whole.view(*self.scale.shape, self.group)
+        if self.offset is None:
+            return grouped.mul_(self.scale[..., None]).flatten(1)
+        # in float32, or the sum would be rounded twice
+        shifted = grouped.float().mul_(self.scale[..., None]).add_(self.offset[..., None])
+        return shifted.to(dtype).flatten(1)
 
 
 # What our kernels multiply.

@@ -17,6 +17,8 @@ from izwi_models.qwen3.config import MLP_NORM, NORM, DecoderConfig
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
 _ALONE = ("self_attn.o_proj", "mlp.down_proj")
+# Ends the name of a norm that is part of a weight: nothing but adapters of that weight needs it.
+FOLDED = ".folded"
 # The products of a layer in their order, each with the weights of the checkpoint that it joins.
 PRODUCTS = (_QKV, (_ALONE[0], _ALONE[:1]), _GATE_UP, (_ALONE[1], _ALONE[1:]))
 
@@ -37,16 +39,19 @@ def pack(
         prefix: See `decode`.
 
     Returns: The same weights with `qkv_proj` and `gate_up_proj` in place of the parts of each
-        layer, and all factors of products processed by `Ops.fold_norm` and `Ops.quantize`. Folded
-        norms are removed.
+        layer, and all factors of products processed by `Ops.fold_norm` and `Ops.quantize`. A folded
+        norm is under its name with `FOLDED`.
     """
     packed = weights
     for n in range(config.num_hidden_layers):
         layer = f"{prefix}layers.{n}."
         for norm_name, (joined, parts) in ((NORM, _QKV), (MLP_NORM, _GATE_UP)):
             arrays = [packed.pop(f"{layer}{part}.weight") for part in parts]
-            norm, weight = ops.fold_norm(packed.pop(layer + norm_name), ops.concat(arrays, 0))
-            if norm is not None:
+            own = packed.pop(layer + norm_name)
+            norm, weight = ops.fold_norm(own, ops.concat(arrays, 0))
+            if norm is None:
+                packed[layer + norm_name + FOLDED] = own
+            else:
                 packed[layer + norm_name] = norm
             packed[f"{layer}{joined}.weight"] = ops.quantize(weight)
         for part in _ALONE:

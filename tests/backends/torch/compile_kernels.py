@@ -21,12 +21,13 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from izwi.backends.torch.conv_trailers import ConvTrailers
-from izwi.backends.torch.quantized import FOUR_BITS, quantized_weight
+from izwi.backends.torch.quantized import FOUR_BITS, PackedWeight, quantized_weight
 from izwi.backends.torch.triton import attention_prompt as prompt_module
 from izwi.backends.torch.triton import conv as conv_module
 from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import linear as linear_module
 from izwi.backends.torch.triton import sampling as triton_sampling
+from izwi.backends.torch.triton.adapters import add_rows
 from izwi.backends.torch.triton.attention_decode import (
     DecodeCache,
     PagedDecode,
@@ -126,8 +127,15 @@ def products(every: bool) -> None:
             if stored is None and (every or rows == 1):
                 gated_linear(x, kept, eps=1e-6)
             linear(x, kept, bias=bias, residual=array(rows, 128))
-        if stored is not None:
-            (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
+    for values in (torch.int8, torch.float8_e4m3fn, FOUR_BITS):  # in groups
+        width = 256 if values == FOUR_BITS else 512
+        factor = torch.ones(128, 8)
+        kept = PackedWeight(torch.ones(128, width).to(values), factor, factor)
+        for rows in (1, 16, 64) if every else (16,):
+            linear(array(rows, 512), kept, bias=bias)
+    for stored in STORED[1:]:
+        kept = quantized_weight(array(128, 256), stored)
+        (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
 
 
 def attention(every: bool) -> None:
@@ -215,6 +223,11 @@ def codec() -> None:
         residual_unit(x, snake_of, (weight, bias), snake_of, second, state, dilation=1)
 
 
+def adapters() -> None:
+    """What adapters add to rows."""
+    add_rows(torch.zeros(4, dtype=torch.int64), 3, array(4, 256), array(4, 128))
+
+
 def main() -> None:
     global _capability
     parser = argparse.ArgumentParser(description=__doc__)
@@ -235,6 +248,7 @@ def main() -> None:
         if options.every:
             measured_tiles()
             codec()
+        adapters()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path: Path, more: tuple[str, ...]) 
     compiled = {line.partition(":")[0] for line in done.stdout.splitlines()}
     assert compiled >= {
         *("few_rows", "many_rows", "all_rows", "few_rows_packed", "many_rows_packed"),
+        "sliced_rows_packed",
         *("_widen", "_widen_packed", "paged", "join_parts", "scratch", "keep_prompt"),
         *("attend_tile", "_rms_norm", "_swiglu", "_snake", "_convolve", "_store_inputs"),
-        *("find_candidates", "merge_candidates", "choose"),
+        *("find_candidates", "merge_candidates", "choose", "_down", "_up"),
     }

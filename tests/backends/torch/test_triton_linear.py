@@ -13,7 +13,7 @@ from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import linear_tiles
 from izwi.backends.torch.triton import packed as triton_packed
 from izwi.backends.torch.triton import rows as triton_rows
-from tests.ops.devices import DTYPES, assert_near, normal
+from tests.ops.devices import DEVICE, DTYPES, assert_near, normal
 
 EPS = 1e-3
 # rows of every kernel and of a bucket that is not full; sizes that are no multiple of a tile
@@ -104,6 +104,35 @@ PACKED_CASES = [(1, 41, 256), (2, 24, 192), (2, 9, 2048), (3, 40, 96), (17, 33, 
 @pytest.mark.parametrize("size", PACKED_CASES)
 def test_packed_weights(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     check_quantized(size, dtype, FOUR_BITS)
+
+
+def grouped(bits: int, *, offsets: bool, outputs: int = 2 * 33, inputs: int = 256) -> PackedWeight:
+    """Drawn values in groups of 32."""
+    width, groups = inputs * bits // 8, inputs // 32
+    codes = torch.randint(0, 256, (outputs, width), dtype=torch.uint8).to(DEVICE)
+    scale = normal(outputs, groups, seed=6).float().abs() / (100 if bits == 4 else 2000)
+    offset = normal(outputs, groups, seed=7).float() / 50 if offsets else None
+    return PackedWeight(codes if bits == 4 else codes.view(torch.int8), scale, offset)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("bits", "offsets"), [(4, True), (8, True), (8, False)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_groups_with_offsets_and_8_bits(
+    rows: int, bits: int, offsets: bool, dtype: torch.dtype
+) -> None:
+    weight = grouped(bits, offsets=offsets)
+    case = Case(rows, 66, 256, dtype)
+    case.weight = weight.wide(torch.float32)
+    # a GPU multiplies and adds at once
+    assert_near(triton_packed.widen_packed(weight, torch.float32), case.weight, torch.float32)
+    gate, up = case.product(normed=True).chunk(2, dim=-1)
+    found = triton_linear.gated_linear(case.x, weight, norm=case.norm, eps=EPS)
+    assert_near(found, functional.silu(gate) * up, dtype)
+    for slices in (1, 2) if rows > 2 else (1,):
+        tiles = linear_tiles.Tiles(16, 64, slices, 4, 2)
+        found = triton_linear.linear(case.x, weight, bias=case.bias, tiles=tiles)
+        assert_near(found, case.product(normed=False) + case.bias.float(), dtype)
 
 
 def check_quantized(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype) -> None:

@@ -171,22 +171,32 @@ def test_other_contexts_go_through_torch() -> None:
         LinearForm(24, 64, 4, 32, zero=8),
         LinearForm(24, 64, 8, 64, zero=128),
         LinearForm(24, 64, 8, 64, Numbers.E4M3),
+        LinearForm(24, 64, 4, 32, zero=0, has_offsets=True),
+        LinearForm(24, 64, 8, 32, Numbers.E4M3),
     ],
-    ids=["int4", "int8", "fp8"],
+    ids=["int4", "int8", "fp8", "int4 with offsets", "fp8 in blocks"],
 )
 def test_a_published_weight_is_multiplied_by_the_kernels(form: LinearForm) -> None:
     codes = torch.randint(0, 126, (24, 64 * form.bits // 8), dtype=torch.uint8)
     scale = torch.rand(24, form.num_groups) / 100 + 0.001
-    weight = GroupedWeight(form, codes.to(DEVICE), scale.to(DEVICE))
+    offset = torch.rand(24, form.num_groups, device=DEVICE) if form.has_offsets else None
+    weight = GroupedWeight(form, codes.to(DEVICE), scale.to(DEVICE), offset=offset)
     norm, ops = normal(64, seed=4), TritonOps(DEVICE, F32)
     assert ops.fold_norm(norm, weight) == (norm, weight)
     made, wide = ops.quantize(weight), weight.wide(F32)
     assert ops.packed_bytes(form) == made.nbytes
-    assert torch.equal(widen(made, F32), wide)
+    assert_near(widen(made, F32), wide, F32)
     for rows in (1, 5, 70):
         x, residual = normal(rows, 64, seed=1), normal(rows, 24, seed=2)
         assert_near(ops.linear(x, made), TORCH.linear(x, wide), F32)
         added = ops.linear_add(x, made, residual.clone())
         assert_near(added, residual + TORCH.linear(x, wide), F32)
     other = JoinedWeight((weight, normal(8, 64, seed=3)))
-    assert torch.equal(ops.quantize(other), torch.cat([wide, other.parts[1]]))
+    joined, whole = ops.quantize(other), torch.cat([wide, normal(8, 64, seed=3)])
+    assert isinstance(joined, JoinedWeight)
+    assert joined.nbytes == made.nbytes + 8 * 64 * 4
+    assert_near(widen(joined, F32), whole, F32)
+    x, bias = normal(5, 64, seed=1), normal(32, seed=5)
+    assert_near(ops.linear(x, joined, bias), TORCH.linear(x, whole, bias), F32)
+    found = ops.normed_linear(x, norm, EPS, joined)
+    assert_near(found, TORCH.normed_linear(x, norm, EPS, whole), F32)

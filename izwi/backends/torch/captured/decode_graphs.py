@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.adjust import Adjustments, reported_logprobs
+from izwi.backends.torch.captured.adapter_tables import AdapterTables
 from izwi.backends.torch.captured.capturer import CapturedGraph, GraphCapturer, fitting
 from izwi.backends.torch.captured.staging import (
     StagedDraws,
@@ -29,6 +30,7 @@ from izwi.backends.torch.captured.staging import (
 from izwi.backends.torch.kv import PagedKV
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
+from izwi.backends.torch.triton.adapters import AdaptedRows
 from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.backends.torch.triton.sampling import (
@@ -40,6 +42,7 @@ from izwi.backends.torch.triton.sampling import (
 )
 from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.cache.pages import pages_for
+from izwi.model.adapters import TakesAdapters
 from izwi.model.protocol import CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch
 
@@ -129,10 +132,13 @@ class DecodeKind(NamedTuple):
     Attributes:
         few_keys: No row has more than FEW_KEYS.
         draw: The draw that follows in the same graph; None if the graph ends with the states.
+        adapted: Rows may have adapters. These graphs are captured when the first adapter comes,
+            unless `EngineConfig.adapters` wants them at the start.
     """
 
     few_keys: bool
     draw: DrawKind | None
+    adapted: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -210,6 +216,7 @@ class DecodeGraphs:
         assert kv.plain is not None
         self._suppressed, self._device = suppressed, kv.plain[0].device
         self._max_keys = max_keys
+        self._adapters = AdapterTables(model, self._device)
         tracks = model.tracks
         self._vocabularies = {n: track.vocabulary for n, track in enumerate(tracks)}
         # log probabilities are reported for text only
@@ -250,6 +257,8 @@ class DecodeGraphs:
             or max([row.stop for row in rows], default=0) > self._max_keys
         ):
             return False
+        if not self._adapters.takes(rows):
+            return False
         if max(counts, default=0) > 1 and any(len(row.drawn) > 1 and row.is_ahead for row in rows):
             return False
         return not any(
@@ -284,13 +293,16 @@ class DecodeGraphs:
         sources = self._sources(rows)
         staged.stage_rows(inputs, rows)
         staged.stage_sources(sources)
+        adapted = staged.adapters is not None and any(row.adapter is not None for row in rows)
+        if adapted:
+            staged.stage_adapters(self._adapters.addresses(rows))
         groups = _groups(rows)
         firsts = [self._put(group) for group in groups]
         if len(groups) == 1 and staged.draws is not None and not _adjusts(rows):
             kind = self._stage(staged.draws, rows, firsts[0], sources)
             if kind.is_frequent:
                 staged.send()
-                graph = self._decode_graph(batch, few_keys, kind)
+                graph = self._decode_graph(batch, DecodeKind(few_keys, kind, adapted))
                 graph.launch()
                 return [self._part(rows, firsts[0], graph.out)]
         staged.send()
@@ -299,7 +311,7 @@ class DecodeGraphs:
         for group, first in zip(groups, firsts, strict=True):
             drawing.append(self._group(group, first, sources[done : done + len(group)]))
             done += len(group)
-        graph = self._decode_graph(batch, few_keys, None)
+        graph = self._decode_graph(batch, DecodeKind(few_keys, None, adapted))
         graph.launch()
         return self._drawn(drawing, graph.out)
 
@@ -313,14 +325,19 @@ class DecodeGraphs:
         return self._drawn(staged, hidden)
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Capture all graphs."""
+    def warm_up(self, *, adapted: bool = False) -> None:
+        """Capture all graphs, and those with adapters if that is asked and the model takes any."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch = self._rows(size)
-            for few_keys in {True, self._max_keys <= FEW_KEYS}:
-                states = self._decode_graph(batch, few_keys, None).out
+            decodes = [
+                DecodeKind(few_keys, None, with_adapters)
+                for few_keys in {True, self._max_keys <= FEW_KEYS}
+                for with_adapters in {False, adapted and batch.staged.adapters is not None}
+            ]
+            for decode in decodes:
+                states = self._decode_graph(batch, decode).out
                 for track in self._vocabularies if batch.staged.draws is not None else ():
-                    self._decode_graph(batch, few_keys, DrawKind(track))
+                    self._decode_graph(batch, decode._replace(draw=DrawKind(track)))
             for track in self._vocabularies:
                 draws = self._drawing(track, size)
                 draws.room(states)
@@ -448,7 +465,10 @@ class DecodeGraphs:
                 max_pages=most_pages(self._model, self._kv),
                 vocabularies={} if apart else self._vocabularies,
                 device=self._device,
-                more=rotary_fields(self._kv.spec, size),
+                more={
+                    **rotary_fields(self._kv.spec, size),
+                    **({"adapters": (np.int64, (size,))} if self._adapters.products else {}),
+                },
             )
             self._decodes[size] = _Rows(staged)
         return self._decodes[size]
@@ -479,16 +499,16 @@ class DecodeGraphs:
         rare = [DrawKind(track, few, can_tell) for few in (False, True)]
         return [DrawKind(track), *(rare if can_tell else rare[:1])]
 
-    def _decode_graph(self, batch: _Rows, few_keys: bool, drawn: DrawKind | None) -> CapturedGraph:
-        kind = DecodeKind(few_keys or self._max_keys <= FEW_KEYS, drawn)
+    def _decode_graph(self, batch: _Rows, kind: DecodeKind) -> CapturedGraph:
+        kind = kind._replace(few_keys=kind.few_keys or self._max_keys <= FEW_KEYS)
         if kind not in batch.graphs:
             max_keys = FEW_KEYS if kind.few_keys else self._max_keys
-            staged = batch.staged
+            staged, drawn = batch.staged, kind.draw
 
             def run() -> Tensor:
                 take_last(self._last, staged.source, staged.inputs)
                 x = self._model.embed_inputs(staged.inputs)
-                hidden: Tensor = self._model.run(x, paged_context(self._kv, staged, max_keys))
+                hidden = self._states(x, paged_context(self._kv, staged, max_keys), kind, staged)
                 if drawn is None:
                     return hidden
                 assert staged.draws is not None
@@ -496,6 +516,17 @@ class DecodeGraphs:
 
             batch.graphs[kind] = self._capturer.capture(run)
         return batch.graphs[kind]
+
+    def _states(
+        self, x: Tensor, context: PagedDecode, kind: DecodeKind, staged: StagedRows
+    ) -> Tensor:
+        model = self._model
+        if kind.adapted:
+            assert isinstance(model, TakesAdapters)
+            assert staged.adapters is not None
+            updates = AdaptedRows(staged.adapters, self._adapters.products)
+            return cast(Tensor, model.adapted.run(x, context, updates))
+        return cast(Tensor, model.run(x, context))
 
     def _draw_graph(self, draws: _Draws, kind: DrawKind) -> CapturedGraph:
         if kind not in draws.graphs:

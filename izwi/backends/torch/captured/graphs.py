@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.state import StateArena
 from izwi.backends.torch.triton.attention_decode import takes_heads
 from izwi.config import EngineConfig
+from izwi.model.adapters import RowUpdates, TakesAdapters
 from izwi.model.encoders import EncodesPadded
 from izwi.model.protocol import Capturable, CapturableModel, CapturableTracks, Model
 from izwi.model.step_batch import Row, StepBatch, places_drawn
@@ -207,10 +209,15 @@ class Graphs:
 
     def _run(self, rows: Seq[Row]) -> Tensor:
         """Return hidden states of the rows' positions, (positions, width)."""
+        model = self.model
+        if isinstance(model, TakesAdapters) and any(row.adapter is not None for row in rows):
+            updates = RowUpdates(self.ops, rows)
+            return cast(
+                Tensor, model.adapted.run(model.embed(rows), self.kv.context(rows), updates)
+            )
         if self.prompts is not None and self.prompts.takes(rows):
             return self.prompts.run(rows)
-        states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
-        return states
+        return cast(Tensor, model.run(model.embed(rows), self.kv.context(rows)))
 
     def takes_chunks(self, most_frames: int) -> bool:
         """Return whether chunks of up to this many frames can be decoded with graphs."""
@@ -273,7 +280,7 @@ def _decodes(
     most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
     decodes = DecodeGraphs(model, kv, capturer, config.max_running, suppressed, most_keys)
     if capturer.captures:
-        decodes.warm_up()
+        decodes.warm_up(adapted=config.adapters)
     return decodes
 
 

@@ -223,6 +223,7 @@ class StagedRows(StagedPositions):
         draws: The rows' draws, in the same transfer; None if they are staged apart.
         source: (size,) int32 on the device: where the row's entry is among those that the last step
             drew; -1 if `inputs` has it.
+        adapters: (size,) int64 on the device: `AdaptedRows.tables`; None if the model takes none.
     """
 
     def __init__(
@@ -253,6 +254,7 @@ class StagedRows(StagedPositions):
         self.draws = StagedDraws(self._buffer, vocabularies) if vocabularies else None
         self.host["source"][:] = -1
         self.source = self._buffer.device["source"]
+        self.adapters = self._buffer.device.get("adapters")
         self.send()
 
     def stage_sources(self, sources: npt.NDArray[np.int32]) -> None:
@@ -260,6 +262,12 @@ class StagedRows(StagedPositions):
         self._buffer.wait()
         self.host["source"][: len(sources)] = sources
         self.host["source"][len(sources) :] = -1
+
+    def stage_adapters(self, tables: npt.NDArray[np.int64]) -> None:
+        """Fill in `adapters`; `send` copies it."""
+        self._buffer.wait()
+        self.host["adapters"][: len(tables)] = tables
+        self.host["adapters"][len(tables) :] = 0
 
 
 class StagedDraws:

@@ -65,7 +65,7 @@ def linear(
         norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
         eps: Of the norm, or None for no norm.
         residual: (rows, outputs); the last axis contiguous.
-        tiles: Tiles to use instead of those of `tiles_for`; 4-bit weights have fixed tiles.
+        tiles: Tiles to use instead of those of `tiles_for`, or `packed_tiles`.
 
     Returns:
         (rows, outputs), of the dtype of `x`.
@@ -120,11 +120,13 @@ def _launch(
     bucket = bucket_of(rows)
     if isinstance(weight, PackedWeight):
         rest: dict[str, Any] = {"bias": bias, "residual": residual, "gated": gated}
-        packed_product(x, weight, out, bucket, norm=norm, eps=eps, **rest)
+        packed_product(x, weight, out, bucket, tiles, norm=norm, eps=eps, **rest)
         return
     scale = weight.scale if isinstance(weight, QuantizedWeight) else None
     weight = weight.values if isinstance(weight, QuantizedWeight) else weight
-    tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
+    tiles = tiles or tiles_for(
+        rows, weight.shape[0], inputs, gated=gated, in_8_bits=scale is not None
+    )
     column_bytes = bucket * x.element_size() + tiles.outputs * weight.element_size() * (1 + gated)
     tiles = fitted(tiles, bucket, column_bytes, shared_bytes(x.device))
     # x * norm before scaling may exceed float16
@@ -132,7 +134,9 @@ def _launch(
     folded = bucket <= most and (bucket <= FEW_ROWS or tiles.slices > 1)
     if eps is not None and not folded:
         x, norm, eps = rms_norm(x, norm, eps), None, None
-    options = overlap_option(x.device)
+    # programs with converted weights that wait for the previous kernel take its programs' room: on
+    # an H200 a layer of 32 rows in 8 bits took 116 us instead of 77
+    options = {} if scale is not None and bucket > FEW_ROWS else overlap_option(x.device)
     sizes: dict[str, Any] = {
         "rows": rows,
         "x_stride": x.stride(0),

@@ -152,6 +152,46 @@ TILES: dict[Product, Tiles] = {
     (32, 151936, 4096, False): Tiles(outputs=32, depth=64, slices=4, warps=4, stages=4),  # 514.0 us
 }
 
+# The same of weights in 8 bits, on an H200: outputs, depth, slices, warps, stages.
+TILES_OF_8_BITS: dict[tuple[int, int, int, bool], Tiles] = {
+    (1, 1024, 2048, False): Tiles(1, 2048, 1, 2, 1),  # 2.2 us
+    (1, 1024, 3072, False): Tiles(2, 1024, 1, 4, 1),  # 2.6 us
+    (1, 2048, 1024, False): Tiles(2, 1024, 1, 2, 1),  # 2.1 us
+    (1, 2048, 2048, False): Tiles(1, 2048, 1, 2, 1),  # 3.0 us
+    (1, 2048, 6144, False): Tiles(2, 1024, 1, 4, 1),  # 5.9 us
+    (1, 4096, 1024, False): Tiles(2, 1024, 1, 2, 1),  # 3.2 us
+    (1, 4096, 2048, False): Tiles(2, 1024, 1, 2, 1),  # 4.4 us
+    (1, 6144, 1024, True): Tiles(2, 1024, 1, 2, 1),  # 4.3 us
+    (1, 12288, 2048, True): Tiles(2, 1024, 1, 2, 1),  # 10.0 us
+    (16, 1024, 2048, False): Tiles(16, 64, 4, 4, 4),  # 4.6 us
+    (16, 1024, 3072, False): Tiles(16, 64, 4, 4, 4),  # 6.1 us
+    (16, 2048, 1024, False): Tiles(32, 128, 1, 4, 5),  # 3.8 us
+    (16, 2048, 2048, False): Tiles(8, 128, 4, 4, 4),  # 5.4 us
+    (16, 2048, 6144, False): Tiles(8, 128, 4, 4, 4),  # 10.6 us
+    (16, 4096, 1024, False): Tiles(32, 128, 1, 4, 5),  # 7.1 us
+    (16, 4096, 2048, False): Tiles(16, 64, 8, 8, 4),  # 11.5 us
+    (16, 6144, 1024, True): Tiles(16, 128, 4, 4, 3),  # 8.0 us
+    (16, 12288, 2048, True): Tiles(16, 128, 4, 4, 3),  # 16.0 us
+    (32, 1024, 2048, False): Tiles(16, 64, 4, 4, 4),  # 6.1 us
+    (32, 1024, 3072, False): Tiles(16, 64, 4, 4, 4),  # 9.1 us
+    (32, 2048, 1024, False): Tiles(32, 128, 1, 4, 4),  # 5.1 us
+    (32, 2048, 2048, False): Tiles(32, 128, 1, 4, 4),  # 8.7 us
+    (32, 2048, 6144, False): Tiles(32, 128, 1, 4, 4),  # 21.8 us
+    (32, 4096, 1024, False): Tiles(16, 64, 4, 4, 4),  # 8.2 us
+    (32, 4096, 2048, False): Tiles(16, 64, 4, 4, 4),  # 11.8 us
+    (32, 6144, 1024, True): Tiles(64, 64, 1, 4, 5),  # 10.1 us
+    (32, 12288, 2048, True): Tiles(16, 64, 4, 4, 4),  # 19.2 us
+    (64, 1024, 2048, False): Tiles(32, 128, 1, 4, 4),  # 9.2 us
+    (64, 1024, 3072, False): Tiles(32, 128, 1, 4, 4),  # 13.9 us
+    (64, 2048, 1024, False): Tiles(32, 128, 1, 4, 4),  # 5.8 us
+    (64, 2048, 2048, False): Tiles(32, 128, 1, 4, 4),  # 12.3 us
+    (64, 2048, 6144, False): Tiles(32, 128, 1, 4, 4),  # 31.4 us
+    (64, 4096, 1024, False): Tiles(32, 128, 1, 4, 4),  # 8.0 us
+    (64, 4096, 2048, False): Tiles(32, 128, 1, 4, 4),  # 14.0 us
+    (64, 6144, 1024, True): Tiles(16, 128, 1, 4, 4),  # 10.7 us
+    (64, 12288, 2048, True): Tiles(32, 128, 1, 4, 4),  # 26.0 us
+}
+
 # For sizes that were not measured, by bucket of rows.
 _USUAL = {
     1: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
@@ -201,13 +241,15 @@ def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
     return rows > _TORCH_ABOVE.get((weight_rows, inputs), _TORCH_ABOVE_USUAL)
 
 
-def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles:
+def tiles_for(
+    rows: int, weight_rows: int, inputs: int, *, gated: bool, in_8_bits: bool = False
+) -> Tiles:
     """Return the tiles of a product with a (weight_rows, inputs) weight."""
     bucket = bucket_of(rows)
-    product = (1 if bucket == 2 else bucket, weight_rows, inputs, gated)
-    if asked is not None:
+    product = 1 if bucket == 2 else bucket, weight_rows, inputs, gated
+    if asked is not None and not in_8_bits:
         asked.add(product)
-    measured = TILES.get(product)
+    measured = (TILES_OF_8_BITS.get(product) if in_8_bits else None) or TILES.get(product)
     if measured is not None:
         return measured
     usual = _USUAL[bucket]

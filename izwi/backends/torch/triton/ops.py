@@ -14,6 +14,7 @@ from izwi.backends.torch.grouped import (
     Weight,
     has_kernel,
     kernel_bytes,
+    kernel_parts,
     kernel_weight,
 )
 from izwi.backends.torch.ops import TorchOps
@@ -65,8 +66,8 @@ class TritonOps(TorchOps):
     def quantize(self, weight: Weight) -> Weight:
         if isinstance(weight, GroupedWeight):
             return kernel_weight(weight)
-        if isinstance(weight, JoinedWeight):  # of forms for which no kernel is
-            return weight.wide(self.dtype)
+        if isinstance(weight, JoinedWeight):  # GGUF packs some values more finely than queries
+            return kernel_parts(weight)
         return super().quantize(weight)
 
     def keeps_packed(self, form: LinearForm) -> bool:
@@ -74,8 +75,6 @@ class TritonOps(TorchOps):
 
     def packed_bytes(self, form: LinearForm) -> int:
         return kernel_bytes(form) if self.keeps_packed(form) else super().packed_bytes(form)
-
-    adapts = False  # folded norms are in the weights, and no test has run with adapters
 
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
         if not isinstance(weight, Tensor):
@@ -88,6 +87,9 @@ class TritonOps(TorchOps):
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, JoinedWeight):
+            joined = torch.cat([self.linear(x, part) for part in weight.parts], -1)
+            return joined if bias is None else joined + bias
         if not _takes_product(weight, x):
             return super().linear(x, weight, bias)
         out = triton_linear.linear(_rows(x), weight, bias=bias)
