@@ -1,13 +1,25 @@
-"""Compile CUDA C++ with the compiler that comes with torch (NVRTC), load it and launch it."""
+"""Compile CUDA C++ with the compiler that comes with torch (NVRTC), load it and launch it.
+
+What was compiled is kept beside the kernels of Triton, so that `izwi warm` leaves both.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import logging
+import tempfile
+import time
 from collections.abc import Sequence as Seq
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
 import torch
+from triton import knobs
+
+from izwi.backends.compilations import Compilation, report
+
+logger = logging.getLogger(__name__)
 
 _ATTRIBUTE_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -22,28 +34,62 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def compile_cuda(source: Path, header: Path, options: Seq[str], device: torch.device) -> bytes:
-    """Compile a file and its header to the machine code of a device.
+    """Return the machine code of a file and its header for a device, compiled once.
 
     Raises:
         CompileError: The compiler is missing, or refuses the code.
     """
+    began_s = time.perf_counter()
     nvrtc = _nvrtc()
     major, minor = torch.cuda.get_device_capability(device)
+    given = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *options]
+    texts = source.read_bytes(), header.read_bytes()
+    kept = _kept_at(source.stem, [*texts, *(option.encode() for option in given), _version(nvrtc)])
+    known = kept.is_file()
+    code = kept.read_bytes() if known else _compiled(nvrtc, source.name, header.name, texts, given)
+    if not known:
+        _keep(kept, code)
+    taken_s = time.perf_counter() - began_s
+    report(Compilation("loaded" if known else "compiled", source.stem, taken_s))
+    return code
+
+
+def _compiled(
+    nvrtc: ctypes.CDLL, name: str, header: str, texts: tuple[bytes, bytes], options: Seq[str]
+) -> bytes:
     program = c_void_p()
-    names, texts = (c_char_p * 1)(header.name.encode()), (c_char_p * 1)(header.read_bytes())
-    code = source.read_bytes()
-    _check(
-        nvrtc.nvrtcCreateProgram(byref(program), code, source.name.encode(), 1, texts, names),
-        "nvrtcCreateProgram",
-    )
+    names, includes = (c_char_p * 1)(header.encode()), (c_char_p * 1)(texts[1])
+    created = nvrtc.nvrtcCreateProgram(byref(program), texts[0], name.encode(), 1, includes, names)
+    _check(created, "nvrtcCreateProgram")
     try:
-        given = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *options]
-        values = (c_char_p * len(given))(*(option.encode() for option in given))
-        if nvrtc.nvrtcCompileProgram(program, len(given), values):
+        values = (c_char_p * len(options))(*(option.encode() for option in options))
+        if nvrtc.nvrtcCompileProgram(program, len(options), values):
             raise CompileError(_text(nvrtc, "nvrtcGetProgramLog", program).decode(errors="replace"))
         return _text(nvrtc, "nvrtcGetCUBIN", program)
     finally:
         nvrtc.nvrtcDestroyProgram(byref(program))
+
+
+def _version(nvrtc: ctypes.CDLL) -> bytes:
+    major, minor = c_int(), c_int()
+    _check(nvrtc.nvrtcVersion(byref(major), byref(minor)), "nvrtcVersion")
+    return f"{major.value}.{minor.value}".encode()
+
+
+def _kept_at(name: str, parts: Seq[bytes]) -> Path:
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()
+    return Path(knobs.cache.dir) / f"{name}-{digest}.cubin"
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """Write a file that others may read at the same time; a full or read-only disk is no error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        Path(file.name).replace(path)
+    except OSError as error:
+        logger.warning("the compiled kernel is not kept: %s", error)
 
 
 class DeviceFunction:

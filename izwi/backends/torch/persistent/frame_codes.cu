@@ -28,6 +28,9 @@
 #ifndef MOST_POLLS
 #define MOST_POLLS (1 << 21)
 #endif
+#ifndef TRAPS  // whether giving up ends the process's work on the device
+#define TRAPS 0
+#endif
 #ifndef TIMED
 #define TIMED 0
 #endif
@@ -170,6 +173,7 @@ DEVICE void tick(Here& h, int phase, int part) {
 DEVICE void give_up(Here& h) {
     h.failed = true;
     store_flag(h.p->launches + 1, 1);
+    if (TRAPS) trap();
 }
 
 // Whether to poll again; counts polls.

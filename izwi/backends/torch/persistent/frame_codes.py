@@ -11,7 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from izwi.backends.torch.persistent.device_code import DeviceFunction, compile_cuda, multiprocessors
+from izwi.backends.torch.persistent.device_code import (
+    CompileError,
+    DeviceFunction,
+    compile_cuda,
+    multiprocessors,
+)
 
 SOURCE = Path(__file__).with_suffix(".cu")
 HEADER = SOURCE.with_name("frame_codes_device.h")
@@ -222,9 +227,11 @@ class FrameKernel:
         """
         self.sizes, self.blocks = sizes, multiprocessors(device)
         self.shared_bytes = stages * 8 * (2 * sizes.hidden + _ROW_PADDING) + _SMALL_BYTES
-        options = [*sizes.macros(self.blocks), f"-DSTAGES={stages}", *more]
+        options = [*sizes.macros(self.blocks), f"-DSTAGES={stages}", "-DTRAPS=1", *more]
         code = compile_cuda(SOURCE, HEADER, options, device)
         self._function = DeviceFunction(code, "frame_codes", self.shared_bytes, device)
+        if not self._function.blocks_together(_THREADS):
+            raise CompileError("a block does not fit on a multiprocessor")
 
     def launch(self, params: ctypes.Structure) -> None:
         """Launch on the current stream."""

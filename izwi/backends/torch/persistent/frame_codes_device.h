@@ -19,6 +19,7 @@ DEVICE char* shared_base() {
     extern __shared__ __align__(128) char shared_memory[];
     return shared_memory;
 }
+DEVICE void trap() { __trap(); }
 DEVICE long long cycles() { return clock64(); }
 
 DEVICE float float_of(u32 bits) { return __uint_as_float(bits); }

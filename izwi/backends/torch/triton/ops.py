@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import TypeGuard
 
 import torch
@@ -17,6 +19,8 @@ from izwi.backends.torch.grouped import (
     kernel_weight,
 )
 from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.persistent.draws import DescribedPick
+from izwi.backends.torch.persistent.frames import Frames, runs_frames
 from izwi.backends.torch.quantized import KernelWeight, PackedWeight, QuantizedWeight, has_fp8
 from izwi.backends.torch.triton import conv as triton_conv
 from izwi.backends.torch.triton import linear as triton_linear
@@ -31,6 +35,7 @@ from izwi.backends.torch.triton.attention_decode import (
 from izwi.backends.torch.triton.rows import PendingNorm
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.ops.attention import divide
+from izwi.ops.frames import FrameStack
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -54,6 +59,7 @@ class TritonOps(TorchOps):
         attention: str = "auto",
     ):
         super().__init__(device, dtype, weights, attention)
+        self._frames: Frames | None = None
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         if isinstance(weight, PackedWeight) and dtype in _DTYPES:
@@ -208,6 +214,26 @@ class TritonOps(TorchOps):
         assert context.conv is not None
         gate_in, gate_out, x = projected.chunk(3, dim=-1)
         return context.conv.convolve(layer, x, weight, (gate_in, gate_out))
+
+    # -- frames ------------------------------------------------------------------------------
+    def draw_codes(
+        self,
+        stack: Callable[[], FrameStack],
+        x: Tensor,
+        pick: Callable[[Tensor, int], Tensor],
+    ) -> Tensor | None:
+        if not isinstance(pick, DescribedPick) or not pick.few_candidates:
+            return None
+        if x.dtype != torch.bfloat16 or torch.is_grad_enabled() or not self.draws_frames:
+            return None
+        if self._frames is None:
+            self._frames = Frames(x.device)
+        return self._frames.draw(stack(), x, pick)
+
+    @cached_property
+    def draws_frames(self) -> bool:
+        """Whether the persistent kernel may be used on this device."""
+        return self.device.type == "cuda" and runs_frames(self.device)
 
     # -- attention ---------------------------------------------------------------------------
     def scratch_context(  # type: ignore[override]  # both are scratch contexts

@@ -65,6 +65,7 @@ static void yield() { swapcontext(&current->context, &scheduler); }
 DEVICE int thread_index() { return current->thread; }
 DEVICE int block_index() { return current->block; }
 DEVICE char* shared_base() { return blocks[current->block].memory; }
+DEVICE void trap() { abort(); }
 DEVICE long long cycles() { return 0; }
 DEVICE float float_of(u32 bits) { float x; memcpy(&x, &bits, 4); return x; }
 DEVICE u32 bits_of(float x) { u32 bits; memcpy(&bits, &x, 4); return bits; }
