@@ -23,7 +23,7 @@
 #define KEPT_LAYERS 0
 #endif
 #ifndef POLLS_ONE_FROM  // rows from which a thread first polls one of its words
-#define POLLS_ONE_FROM 3
+#define POLLS_ONE_FROM 17
 #endif
 #ifndef MOST_POLLS
 #define MOST_POLLS (1 << 21)
@@ -42,7 +42,12 @@
 #define NO_WEIGHTS 0
 #endif
 
+#ifndef WARPS
 #define WARPS 8
+#endif
+#ifndef IN_FLIGHT  // stages being copied at once: more would only make all other reads wait longer
+#define IN_FLIGHT 3
+#endif
 #define CONSUMERS (WARPS * 32)
 #define CHUNK HIDDEN             // inputs of one stage
 #define SLICE (CHUNK / WARPS)    // of one warp
@@ -153,6 +158,7 @@ struct Here {
     u32 phase;     // number of the phase, never repeated
     bool failed;
     int turn;
+    int sent;      // stages that the copying warp has sent
     Ring ring;
     long long clock;
 };
@@ -193,6 +199,12 @@ DEVICE void send_stage(Here& h, const u16* from, int inputs, bool keeps) {
     if (NO_WEIGHTS) return;
     Ring& ring = h.ring;
     wait_barrier(ring.empty + ring.stage, ring.parity ^ 1);
+    if (IN_FLIGHT < STAGES) {  // the stage that was sent IN_FLIGHT before this one is there
+        bool around = ring.stage < IN_FLIGHT;
+        if (h.sent >= IN_FLIGHT)
+            wait_barrier(ring.full + ring.stage - IN_FLIGHT + (around ? STAGES : 0), ring.parity ^ around);
+        h.sent += 1;
+    }
     if (h.lane == 0) expect_bytes(ring.full + ring.stage, 8 * CHUNK * 2);
     sync_warp();
     if (h.lane < 8) {
@@ -357,13 +369,19 @@ DEVICE void multiply(Here& h, Sum& sum, const Rows<CHUNKS, WIDE>& rows, int chun
 #pragma unroll
     for (int step = 0; step < STEPS; ++step)
         weights[step] = *(const quad*)(from + (h.warp * SLICE + step * 32 + (h.lane & 3) * 8) * 2);
+    Sum sums[STEPS];  // one for each step, so that no product waits long for the one before
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
         quad a = rows.part[0][chunk * STEPS + step], w = weights[step];
         quad b = WIDE ? rows.part[WIDE ? 1 : 0][chunk * STEPS + step] : quad{0, 0, 0, 0};
-        multiply_add(sum.part, a.x, b.x, a.y, b.y, w.x, w.y);
-        multiply_add(sum.part, a.z, b.z, a.w, b.w, w.z, w.w);
+        sums[step] = Sum{{0, 0, 0, 0}};
+        multiply_add(sums[step].part, a.x, b.x, a.y, b.y, w.x, w.y);
+        multiply_add(sums[step].part, a.z, b.z, a.w, b.w, w.z, w.w);
     }
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.part[i] += sums[step].part[i];
     sync_warp();
     if (!NO_WEIGHTS && h.lane == 0) arrive(ring.empty + ring.stage);
     ring.next();
@@ -414,10 +432,10 @@ DEVICE void product(Here& h, int phase, const Rows<CHUNKS, WIDE>& rows, int outp
         }
         tick(h, phase, 1);
         sync_consumers();
-        int row = (h.thread >> 2) % count, place = (h.thread >> 2) / count;
-        for (int at = h.thread; at < here * count * 4; at += CONSUMERS) {
-            row = (at >> 2) % count, place = (at >> 2) / count;
-            int column = (at & 3) * 2;
+        const int most = WIDE ? 16 : 8;
+        for (int at = h.thread; at < here * most * 4; at += CONSUMERS) {
+            int row = (at >> 2) % most, place = (at >> 2) / most, column = (at & 3) * 2;
+            if (row >= count) continue;
             float a, b;
             if (HALVES == 2) {
                 float c, d;
@@ -566,8 +584,8 @@ DEVICE bool load_part(const u64* words, int lane, u32 wanted, Part& part) {
     return (u32)(first >> 32) == wanted && (u32)(second >> 32) == wanted;
 }
 
-DEVICE float score_of(const Part& q, const Part& k) {
-    return warp_sum(q.a * k.a + q.b * k.b + q.c * k.c + q.d * k.d) * (rooted_head_dim() * 1.4426950408889634f);
+DEVICE float product_of(const Part& q, const Part& k) {
+    return q.a * k.a + q.b * k.b + q.c * k.c + q.d * k.d;
 }
 
 // One head of queries of one token: past keys are in the cache, new ones among the words.
@@ -577,15 +595,17 @@ DEVICE void attend(Here& h, int layer, int row, int kv_head, int head, int token
     u16* keys = h.p->cache + (((long long)layer * h.rows + row) * KV_HEADS + kv_head) * CODEBOOKS * HEAD_DIM;
     u32 past[most][4];
 #pragma unroll
-    for (int j = 0; j < most; ++j)
+    for (int j = 0; j < most; ++j) {
+        past[j][0] = past[j][1] = past[j][2] = past[j][3] = 0;
         if (j < start) {
             const u32 *k = (const u32*)(keys + j * HEAD_DIM), *v = (const u32*)(keys + plane + j * HEAD_DIM);
             past[j][0] = load_u32(k + h.lane), past[j][1] = load_u32(k + HEAD_DIM / 4 + h.lane);
             past[j][2] = load_u32(v + h.lane), past[j][3] = load_u32(v + HEAD_DIM / 4 + h.lane);
         }
+    }
     const u64* words = words_at(h, QKV_WORDS) + (row * tokens) * (QKV / 2);
     const u64* own = words + token * (QKV / 2);
-    Part q, k[2], v[2];
+    Part q, k[2] = {}, v[2] = {};
     int num_polls = 0;
     bool there;
     do {
@@ -605,20 +625,24 @@ DEVICE void attend(Here& h, int layer, int row, int kv_head, int head, int token
         if (t < tokens) k[t] = turned(h, k[t], h.p->k_norm[layer], start + t);
     float scores[most + 2], largest = -1e30f;
 #pragma unroll
-    for (int j = 0; j < most; ++j) {
-        scores[j] = -INFINITY_F;
-        if (j < start) scores[j] = score_of(q, widened(past[j][0], past[j][1])), largest = fmaxf(largest, scores[j]);
-    }
+    for (int j = 0; j < most; ++j) scores[j] = product_of(q, widened(past[j][0], past[j][1]));
 #pragma unroll
-    for (int t = 0; t < 2; ++t) {
-        scores[most + t] = -INFINITY_F;
-        if (t <= token) scores[most + t] = score_of(q, k[t]), largest = fmaxf(largest, scores[most + t]);
+    for (int t = 0; t < 2; ++t) scores[most + t] = product_of(q, k[t]);
+    // all sums at once: one after the other, each would wait five times for a shuffle
+#pragma unroll
+    for (int by = 16; by; by >>= 1)
+#pragma unroll
+        for (int j = 0; j < most + 2; ++j) scores[j] += shuffle_xor(scores[j], by);
+#pragma unroll
+    for (int j = 0; j < most + 2; ++j) {
+        bool seen = j < most ? j < start : j - most <= token;
+        scores[j] = seen ? scores[j] * (rooted_head_dim() * 1.4426950408889634f) : -INFINITY_F;
+        largest = fmaxf(largest, scores[j]);
     }
     float total = 0;
     Part sum = {0, 0, 0, 0};
 #pragma unroll
     for (int j = 0; j < most + 2; ++j) {
-        if (j < most ? j >= start : j - most > token) continue;
         float weight = exponential_2(scores[j] - largest);
         Part value = j < most ? widened(past[j < most ? j : 0][2], past[j < most ? j : 0][3]) : v[j < most ? 0 : j - most];
         total += weight;
@@ -804,6 +828,7 @@ KERNEL frame_codes(PARAMETER Params p) {
     h.phase = load_flag(p.launches) + 1;
     h.failed = false;
     h.turn = 0;
+    h.sent = 0;
     h.ring = Ring{shared_memory, h.shared->full, h.shared->empty, 0, 0};
     if (h.thread == 0) {
         for (int i = 0; i < STAGES; ++i) {

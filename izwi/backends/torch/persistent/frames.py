@@ -45,7 +45,8 @@ class Frames:
     def draw(self, stack: FrameStack, x: Tensor, pick: DescribedPick) -> Tensor | None:
         """Draw as `Ops.draw_codes`; None if the kernel cannot."""
         sizes = sizes_of(stack)
-        if sizes is None or not sizes.are_supported() or not 0 < x.shape[0] <= MAX_ROWS:
+        takes_rows = 0 < x.shape[0] <= MAX_ROWS and runs_frames(self._device)
+        if sizes is None or not sizes.are_supported() or not takes_rows:
             return None
         compiling = self._compile(sizes)
         shape = x.shape[0], sizes.codebooks - 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from izwi.backends.torch.grouped import (
 )
 from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.persistent.draws import DescribedPick
-from izwi.backends.torch.persistent.frames import Frames, runs_frames
 from izwi.backends.torch.quantized import KernelWeight, PackedWeight, QuantizedWeight, has_fp8
 from izwi.backends.torch.triton import conv as triton_conv
 from izwi.backends.torch.triton import linear as triton_linear
@@ -38,6 +36,9 @@ from izwi.ops.attention import divide
 from izwi.ops.frames import FrameStack
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 
+if TYPE_CHECKING:
+    from izwi.backends.torch.persistent.frames import Frames
+
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -50,6 +51,9 @@ class TritonOps(TorchOps):
 
     captures = True
     attentions = ("triton", "torch")
+    draws_frames = (
+        False  # whether the persistent kernel draws codes, which is slower so far (ADR 46)
+    )
 
     def __init__(
         self,
@@ -222,18 +226,15 @@ class TritonOps(TorchOps):
         x: Tensor,
         pick: Callable[[Tensor, int], Tensor],
     ) -> Tensor | None:
-        if not isinstance(pick, DescribedPick) or not pick.few_candidates:
+        if not self.draws_frames or not isinstance(pick, DescribedPick):
             return None
-        if x.dtype != torch.bfloat16 or torch.is_grad_enabled() or not self.draws_frames:
+        if x.dtype != torch.bfloat16 or torch.is_grad_enabled() or not pick.few_candidates:
             return None
         if self._frames is None:
+            from izwi.backends.torch.persistent.frames import Frames  # rarely used
+
             self._frames = Frames(x.device)
         return self._frames.draw(stack(), x, pick)
-
-    @cached_property
-    def draws_frames(self) -> bool:
-        """Whether the persistent kernel may be used on this device."""
-        return self.device.type == "cuda" and runs_frames(self.device)
 
     # -- attention ---------------------------------------------------------------------------
     def scratch_context(  # type: ignore[override]  # both are scratch contexts
