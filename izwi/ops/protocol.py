@@ -27,6 +27,7 @@ from izwi.ops.core import (
     Snake,
     Weights,
 )
+from izwi.ops.frames import FrameOps
 
 __all__ = [
     "Array",
@@ -41,5 +42,5 @@ __all__ = [
 ]
 
 
-class Ops(AttentionOps, Protocol):
+class Ops(AttentionOps, FrameOps, Protocol):
     """The operations of one backend on one device in one dtype."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops.frames import FrameLayer
 from izwi_models.qwen3.config import MLP_NORM, NORM, DecoderConfig
 
 # Names of the tensors that `pack` concatenates. No checkpoint has these, so they identify packed
@@ -57,6 +58,20 @@ def pack(
         for part in _ALONE:
             packed[f"{layer}{part}.weight"] = ops.quantize(packed[f"{layer}{part}.weight"])
     return packed
+
+
+def frame_layer(weights: Weights, layer: str) -> FrameLayer:
+    """Return the weights of a packed layer, whose names begin with `layer`."""
+    return FrameLayer(
+        weights.get(layer + NORM),
+        weights[f"{layer}{_QKV[0]}.weight"],
+        weights[f"{layer}{_ALONE[0]}.weight"],
+        weights.get(layer + MLP_NORM),
+        weights[f"{layer}{_GATE_UP[0]}.weight"],
+        weights[f"{layer}{_ALONE[1]}.weight"],
+        weights[f"{layer}self_attn.q_norm.weight"],
+        weights[f"{layer}self_attn.k_norm.weight"],
+    )
 
 
 def decode(

@@ -7,13 +7,16 @@ positions, which are always equal, so the plain one of `izwi_models.qwen3.decode
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from izwi.model.protocol import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops.frames import FrameStack
 from izwi_models.qwen3.config import layer_matrices
-from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.decoder import decode, frame_layer, pack
 from izwi_models.qwen3_tts.config import TTSConfig
 from izwi_models.qwen3_tts.prompt import NOTHING
 
@@ -47,7 +50,7 @@ def prepare(ops: Ops, weights: dict[str, Array], config: TTSConfig) -> dict[str,
     ready = pack(ops, ready, talker.code_predictor_config, f"{_PREDICTOR}model.")
     names = _embedding_names(talker.num_code_groups)
     sizes = [weights[name].shape[0] for name in names]
-    offsets = -NOTHING + np.cumsum([0, *(size + 1 for size in sizes[:-1])])
+    offsets = _table_offsets(sizes)
     nothing = ops.zeros((1, weights[names[0]].shape[1]))
     table = ops.concat([part for name in names for part in (nothing, weights[name])], 0)
     for name, offset, size in zip(names, offsets.tolist(), sizes, strict=True):
@@ -122,10 +125,13 @@ def predict_codes(
     """
     predictor = config.talker_config.code_predictor_config
     groups, num_layers = predictor.num_code_groups, predictor.num_hidden_layers
-    context = ops.scratch_context(hidden.shape[0], groups, num_layers, predictor.attention)
-    ids = [first_ids]
     first = _embed_for_predictor(ops, weights, first_ids, 0)
     x = ops.stack([_to_predictor(ops, weights, hidden), first], 1)  # (rows, 2, predictor hidden)
+    drawn = ops.draw_codes(partial(_frame_stack, weights, config), x, pick)
+    if drawn is not None:
+        return ops.concat([first_ids[:, None], drawn], 1)
+    context = ops.scratch_context(hidden.shape[0], groups, num_layers, predictor.attention)
+    ids = [first_ids]
     for codebook in range(1, groups):
         out = decode(ops, weights, predictor, f"{_PREDICTOR}model.", x, context)
         context.advance(x.shape[1])
@@ -158,6 +164,35 @@ def predictor_logits(
     context = ops.dense_context(x.shape[0], groups)
     out = decode(ops, weights, predictor, f"{_PREDICTOR}model.", x, context)
     return ops.stack([_code_logits(ops, weights, out[:, j], j) for j in range(1, groups)], 1)
+
+
+def _frame_stack(weights: Weights, config: TTSConfig) -> FrameStack:
+    """Return the code predictor with prepared weights."""
+    predictor = config.talker_config.code_predictor_config
+    layers = [
+        frame_layer(weights, f"{_PREDICTOR}model.layers.{n}.")
+        for n in range(predictor.num_hidden_layers)
+    ]
+    codebooks = range(1, predictor.num_code_groups)
+    embeds = [weights[name] for name in _embedding_names(len(codebooks))]
+    if _PREDICTOR_TABLE in weights:
+        sizes = [embed.shape[0] for embed in embeds]
+        table = weights[_PREDICTOR_TABLE]
+        places = zip(_table_offsets(sizes).tolist(), sizes, strict=True)
+        embeds = [table[first : first + size] for first, size in places]
+    return FrameStack(
+        layers,
+        [weights[_head_name(n)] for n in codebooks],
+        embeds[1:],
+        weights[f"{_PREDICTOR}model.norm.weight"],
+        predictor.attention,
+        predictor.rms_norm_eps,
+    )
+
+
+def _table_offsets(sizes: list[int]) -> npt.NDArray[np.int64]:
+    """Return the row of the first code of each codebook in the joined table."""
+    return -NOTHING + np.cumsum([0, *(size + 1 for size in sizes[:-1])])
 
 
 def _embedding_names(num_codebooks: int) -> list[str]:

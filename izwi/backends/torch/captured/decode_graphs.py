@@ -28,6 +28,7 @@ from izwi.backends.torch.captured.staging import (
     rotary_fields,
 )
 from izwi.backends.torch.kv import PagedKV
+from izwi.backends.torch.persistent.draws import DescribedPick
 from izwi.backends.torch.sampler import Suppressed
 from izwi.backends.torch.transfer import HostCopy, to_device
 from izwi.backends.torch.triton.adapters import AdaptedRows
@@ -434,7 +435,8 @@ class DecodeGraphs:
                 reported.append(reported_logprobs(logits, ids, most))
             return ids
 
-        entries: Tensor = self._model.draw(group.draws.hidden, pick, track)
+        described = DescribedPick(pick, sampling, staged.few_candidates)
+        entries: Tensor = self._model.draw(group.draws.hidden, described, track)
         self._entries(track).index_copy_(0, staged.place, entries)
         count = len(rows)
         return Part(rows, HostCopy([entries[:count], *(values[:count] for values in reported)]))
@@ -548,7 +550,9 @@ class DecodeGraphs:
                 self._logprobs.index_copy_(0, staged.place, log_probabilities(logits, ids))
             return ids
 
-        entries: Tensor = self._model.draw(hidden, pick, track)
+        rehearses = self._capturer.rehearses
+        described = DescribedPick(pick, sampling, kind.few_candidates, rehearses)
+        entries: Tensor = self._model.draw(hidden, described, track)
         self._entries(track).index_copy_(0, staged.place, entries)
         return entries
 

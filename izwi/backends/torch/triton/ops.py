@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from izwi.backends.torch.grouped import (
     kernel_weight,
 )
 from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.persistent.draws import DescribedPick
 from izwi.backends.torch.quantized import KernelWeight, PackedWeight, QuantizedWeight, has_fp8
 from izwi.backends.torch.triton import conv as triton_conv
 from izwi.backends.torch.triton import linear as triton_linear
@@ -32,7 +34,11 @@ from izwi.backends.torch.triton.attention_decode import (
 from izwi.backends.torch.triton.rows import PendingNorm
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.ops.attention import divide
+from izwi.ops.frames import FrameStack
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
+
+if TYPE_CHECKING:
+    from izwi.backends.torch.persistent.frames import Frames
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -46,6 +52,9 @@ class TritonOps(TorchOps):
 
     captures = True
     attentions = ("triton", "torch")
+    draws_frames = (
+        False  # whether the persistent kernel draws codes, which is slower so far (ADR 46)
+    )
 
     def __init__(
         self,
@@ -55,6 +64,7 @@ class TritonOps(TorchOps):
         attention: str = "auto",
     ):
         super().__init__(device, dtype, weights, attention)
+        self._frames: Frames | None = None
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         if isinstance(weight, PackedWeight) and dtype in _DTYPES:
@@ -210,6 +220,23 @@ class TritonOps(TorchOps):
         assert context.conv is not None
         gate_in, gate_out, x = projected.chunk(3, dim=-1)
         return context.conv.convolve(layer, x, weight, (gate_in, gate_out))
+
+    # -- frames ------------------------------------------------------------------------------
+    def draw_codes(
+        self,
+        stack: Callable[[], FrameStack],
+        x: Tensor,
+        pick: Callable[[Tensor, int], Tensor],
+    ) -> Tensor | None:
+        if not self.draws_frames or not isinstance(pick, DescribedPick):
+            return None
+        if x.dtype != torch.bfloat16 or torch.is_grad_enabled() or not pick.few_candidates:
+            return None
+        if self._frames is None:
+            from izwi.backends.torch.persistent.frames import Frames  # rarely used
+
+            self._frames = Frames(x.device)
+        return self._frames.draw(stack(), x, pick)
 
     # -- attention ---------------------------------------------------------------------------
     def scratch_context(  # type: ignore[override]  # both are scratch contexts
