@@ -27,7 +27,7 @@ from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
 from izwi.request.request import Request, SamplingParams
-from izwi_models import any_chat, qwen3_chat
+from izwi_models import borrowed_chat, qwen3_chat
 from izwi_models.qwen3_chat.prompt import ChatPrompt
 
 SAMPLING = {"greedy": SamplingParams(0.0), "sampled": SamplingParams(0.7, 20, 0.8)}
@@ -117,7 +117,7 @@ def opened(folder: Path, options: argparse.Namespace) -> dict[str, AsyncEngine]:
     model = qwen3_chat.FAMILY.load_model(folder, backend)
     stepped = {
         "izwi": Engine({"chat": model}, backend, config),
-        "transformers": any_chat.FAMILY.open_engine(
+        "transformers": borrowed_chat.FAMILY.open_engine(
             {"chat": folder}, options.device, "auto", config
         ),
     }

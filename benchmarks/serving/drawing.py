@@ -86,7 +86,7 @@ def write_xl(folder: Path, device: str) -> None:
 def served(folder: Path, options: argparse.Namespace) -> Iterator[str]:
     """Serve the embedded voice and the pipeline; yield the address."""
     more = ("--images", str(folder), "--images-mib", str(options.images_mib))
-    command = (*PROGRAM, "serve", "--model", "izwi-tiny-tts", "--port", "8321", *more)
+    command = (*PROGRAM, "serve", "--model", options.speech, "--port", "8321", *more)
     process = subprocess.Popen(
         (*command, "--device", options.device), env=os.environ | {"IZWI_HOME": str(folder.parent)}
     )
@@ -173,6 +173,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--speech", default="izwi-tiny-tts", help="[NAME=]SOURCE")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4)

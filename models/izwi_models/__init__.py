@@ -2,7 +2,7 @@
 
 from izwi.model.family import Family
 from izwi_models import (
-    any_chat,
+    borrowed_chat,
     lfm2_audio,
     qwen3_aligner,
     qwen3_asr,
@@ -12,7 +12,7 @@ from izwi_models import (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    any_chat.FAMILY,
+    borrowed_chat.FAMILY,
     lfm2_audio.FAMILY,
     qwen3_asr.FAMILY,
     qwen3_aligner.FAMILY,

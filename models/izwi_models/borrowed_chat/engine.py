@@ -22,7 +22,7 @@ from izwi.metrics import LOAD_KEYS
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
 from izwi.request.timing import Timing
-from izwi_models.any_chat.generators import Generator, Job, Output, open_generator
+from izwi_models.borrowed_chat.generators import Generator, Job, Output, open_generator
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Live:
 
     Attributes:
         num_read: Ids of the generator that were passed on.
-        held: The last output of a paused request.
+        unread: The last output of a paused request.
     """
 
     request: Request
@@ -65,7 +65,7 @@ class _Live:
     since_s: float
     num_read: int = 0
     is_paused: bool = False
-    held: Output | None = None
+    unread: Output | None = None
     timing: Timing = field(default_factory=Timing)
 
 
@@ -101,7 +101,7 @@ class TransformersEngine:
 
     def step(self) -> list[Chunk]:
         """Wait shortly for output, and return it."""
-        chunks = self._held()
+        chunks = self._unread()
         busy = {one.request.model for one in self._live.values()}
         for name in busy:
             generator = self._generators[name]
@@ -158,7 +158,7 @@ class TransformersEngine:
         return [self._last(live, [], Reason.ABORTED)]
 
     def pause(self, request_id: str) -> None:
-        """Hold back a request's output; it goes on being generated."""
+        """Stop to pass on a request's output; it goes on being generated."""
         if request_id in self._live:
             self._live[request_id].is_paused = True
 
@@ -216,16 +216,16 @@ class TransformersEngine:
             return []
         live = self._live[request_id]
         if live.is_paused:
-            live.held = output
+            live.unread = output
             return []
         return self._chunks(live, output)
 
-    def _held(self) -> list[Chunk]:
+    def _unread(self) -> list[Chunk]:
         """Return the output of requests that go on after a pause."""
         chunks = []
         for live in list(self._live.values()):
-            if live.held is not None and not live.is_paused:
-                output, live.held = live.held, None
+            if live.unread is not None and not live.is_paused:
+                output, live.unread = live.unread, None
                 chunks += self._chunks(live, output)
         return chunks
 
@@ -239,7 +239,7 @@ class TransformersEngine:
             reason = Reason.STOP if stops else Reason.LENGTH
             return [self._last(live, new[:-1] if stops else new, reason)]
         if new and new[-1] in live.request.stop_ids:
-            live.num_read -= 1  # it comes again with the end, which leaves it out
+            live.num_read -= 1  # the last output has it, too, and leaves it out
             new = new[:-1]
         if not new:
             return []

@@ -12,8 +12,8 @@ from izwi.errors import InvalidRequest, UnsupportedParameter
 from izwi.inputs.chat import ChatInput, has_images
 from izwi.model.capability import Capability
 from izwi.request.request import Request
-from izwi_models.any_chat.config import DEFAULTS, AnyConfig, read_config, read_stop_ids
-from izwi_models.any_chat.tokenizer import AnyTemplate, JsonTokenizer
+from izwi_models.borrowed_chat.config import DEFAULTS, AnyConfig, read_config, read_stop_ids
+from izwi_models.borrowed_chat.tokenizer import AnyTemplate, JsonTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
 from izwi_models.qwen3_chat.config import GenerationConfig, read_generation_config
 from izwi_models.qwen3_chat.frontend import ChatPreparation
