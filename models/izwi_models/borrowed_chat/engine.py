@@ -292,7 +292,8 @@ def open_engine(
         raise InvalidRequest(f"transformers does not run on {device!r} here", param="device")
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
-    transformers_logging.disable_progress_bar()
+    settings: Any = transformers_logging  # transformers gives it no types
+    settings.disable_progress_bar()
     models = {name: _load(folder, device, _DTYPES[dtype]) for name, folder in folders.items()}
     share = _share(device, config) / len(models)
     weight_bytes = {name: model.get_memory_footprint() for name, model in models.items()}

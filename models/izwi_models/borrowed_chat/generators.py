@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import (
@@ -108,8 +108,9 @@ class SeededDraw(ContinuousBatchingLogitsProcessor):
     depend on what runs beside it. A row without a temperature takes the most likely id.
     """
 
-    supported_kwargs: ClassVar[dict[str, type]] = {"draw_seed": int}
-    ignored_kwargs: ClassVar[tuple[str, ...]] = ()
+    def __init__(self) -> None:
+        self.supported_kwargs = {"draw_seed": int}
+        self.ignored_kwargs = ()
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Fill with the mark of greedy rows."""
@@ -156,9 +157,10 @@ class Batched:
             generation, _batching(model, kv_bytes, share)
         )
         processors = self._manager.logit_processor
-        processors.logits_processor.append(SeededDraw())
+        draw = SeededDraw()
+        processors.logits_processor.append(draw)
         processors.tensors_required += 1
-        processors.supported_keys |= SeededDraw.supported_kwargs
+        processors.supported_keys |= draw.supported_kwargs
 
     def start(self) -> None:
         """Start its thread, unless it runs."""
