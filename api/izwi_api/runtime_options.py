@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from izwi.config import ATTENTIONS, WEIGHTS, require_one_of
 
+# Of `--runner`: the second is an optional package of that name.
+RUNNERS = ("izwi", "transformers")
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
@@ -15,6 +18,7 @@ class RuntimeOptions:
         offline: Never ask the hub for a checkpoint.
         weights: Format of the decoders' weights: "auto", "int8", "fp8" or "int4".
         attention: Attention of the decoders: "auto", "torch" or "triton".
+        runner: What runs the models: "izwi", or "transformers" for any chat model.
 
     Raises:
         InvalidRequest: The name of a format or of an attention is unknown. Whether the device has
@@ -26,6 +30,7 @@ class RuntimeOptions:
     offline: bool = False
     weights: str = "auto"
     attention: str = "auto"
+    runner: str = "izwi"
 
     def __post_init__(self) -> None:
         require_one_of("weights", self.weights, WEIGHTS)

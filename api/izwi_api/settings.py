@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from izwi.audio.limits import DecodeLimits
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, ModelNotFound
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
 from izwi_api.usage.keys import check_key, digest_of
@@ -308,6 +308,26 @@ def check_vad(name: VadName, param: str) -> None:
             "or use webrtc",
             param=param,
         )
+
+
+def check_drawn_by(served: ImageModel | None, name: str | None, what: str = "images") -> ImageModel:
+    """Return the model that draws, if a caller may have meant it.
+
+    Args:
+        served: The server's; None if it has none.
+        name: What the caller asked for; None for any.
+        what: It draws "images" or "videos".
+
+    Raises:
+        ModelNotFound: There is none, or none of that name.
+    """
+    if served is None:
+        message = f"this server draws no {what}: it was started without --{what}"
+        raise ModelNotFound(message, param="model")
+    if name not in (None, served.name):
+        message = f"no model that draws {what} is called {name!r}; it is {served.name!r}"
+        raise ModelNotFound(message, param="model")
+    return served
 
 
 def read_image_model(entry: str, option: str = "--images") -> ImageModel:

@@ -15,7 +15,7 @@ from izwi.checkpoints.added import added, added_adapters, default_name, folder_o
 from izwi.checkpoints.folder import read_json
 from izwi.checkpoints.gguf_folder import gguf_path
 from izwi.checkpoints.hub import DownloadProgress, Report, fetch, is_hub_id
-from izwi.errors import CheckpointError, ModelNotFound
+from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.model.capability import Capability
 from izwi.model.family import Family
 from izwi.model.frontend import (
@@ -30,6 +30,8 @@ from izwi.model.protocol import Model, ModelBackend
 from izwi.request.adapter import AdapterRef
 
 ENTRY_POINT = "izwi.models"
+# Of `--runner`: izwi's own loop. Any other is the family that reads every checkpoint.
+OWN_RUNNER = "izwi"
 # Names that an operator may give to a model.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
@@ -71,8 +73,15 @@ def embedded() -> dict[str, Path]:
     }
 
 
-def family_of(folder: Path) -> Family:
-    """Return the family of a checkpoint. Raises CheckpointError."""
+def family_of(folder: Path, runner: str = OWN_RUNNER) -> Family:
+    """Return the family of a checkpoint. Raises CheckpointError.
+
+    Args:
+        folder: The checkpoint.
+        runner: What runs it; see `runner_family`.
+    """
+    if runner != OWN_RUNNER:
+        return runner_family(runner)
     known = families()
     values = read_json(folder / "config.json")
     # without a model_type, use the saved class name
@@ -83,6 +92,16 @@ def family_of(folder: Path) -> Family:
         if family.fits is None or family.fits(values):
             return family
     raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {sorted(known)}")
+
+
+def runner_family(runner: str) -> Family:
+    """Return the family whose own engine runs any checkpoint. Raises InvalidRequest."""
+    having = [family for family in all_families() if family.has_own_engine]
+    for family in having:
+        if family.model_type == runner:
+            return family
+    names = ", ".join([OWN_RUNNER, *(family.model_type for family in having)])
+    raise InvalidRequest(f"there is no runner {runner!r}; they are {names}", param="runner")
 
 
 def load_model(folder: Path, backend: ModelBackend) -> Model:
@@ -117,14 +136,15 @@ class Registry:
 
     Args:
         backend: Loads the models; None, in API servers, loads frontends only.
+        runner: What runs them; see `family_of`.
 
     Attributes:
         frontends: The frontends by name.
         models: The models by name, for the engine.
     """
 
-    def __init__(self, backend: ModelBackend | None = None):
-        self._backend = backend
+    def __init__(self, backend: ModelBackend | None = None, runner: str = OWN_RUNNER):
+        self._backend, self._runner = backend, runner
         self.frontends: dict[str, Frontend] = {}
         self.models: dict[str, Model] = {}
         self._fingerprints: dict[str, str] = {}
@@ -197,7 +217,7 @@ class Registry:
         """
         if is_adapter(folder):
             return self._read_adapter(folder, name)
-        family = family_of(folder)
+        family = family_of(folder, self._runner)
         frontend = family.load_frontend(folder)
         model = None if self._backend is None else family.load_model(folder, self._backend)
         return Loaded(frontend, _fingerprint(folder), model, folder)

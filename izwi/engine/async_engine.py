@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from izwi.checkpoints.adapter_folder import is_adapter
-from izwi.engine.engine import Engine
 from izwi.engine.step_thread import Observer, SteppingThread
+from izwi.engine.stepped import Stepped
 from izwi.engine_client.output_stream import Stream, failure
 from izwi.engine_client.protocol import Answer, Answers
 from izwi.errors import EngineStopped, InvalidRequest
@@ -23,7 +23,7 @@ class AsyncEngine:
     All methods are safe to call from any event loop.
     """
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: Stepped):
         self._engine = engine
         self._streams: dict[str, Stream] = {}
         self._adding = threading.Lock()  # any thread may submit

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
-from izwi.engine.engine import Engine
+from izwi.engine.stepped import Stepped
 from izwi.engine_client.output_stream import failure
 from izwi.errors import EngineStopped, IzwiError
 from izwi.host import allocator
@@ -72,7 +72,7 @@ class SteppingThread:
         sink: Receives the output.
     """
 
-    def __init__(self, engine: Engine, sink: ChunkSink):
+    def __init__(self, engine: Stepped, sink: ChunkSink):
         self._engine, self._sink = engine, sink
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()

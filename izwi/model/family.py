@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from izwi.config import EngineConfig
 from izwi.model.frontend import Frontend
 from izwi.model.protocol import Model, ModelBackend
 from izwi.model.sizes import ModelSizes
@@ -66,6 +67,8 @@ class Family:
         prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
             process.
         gguf: How its checkpoints are stored in GGUF; None if they are not.
+        has_own_engine: `model` names a module with `open_engine(folders, device, dtype, config)`,
+            which returns what `izwi.engine.stepped.Stepped` describes: izwi's loop does not run it.
     """
 
     model_type: str
@@ -74,6 +77,7 @@ class Family:
     fits: Callable[[Mapping[str, Any]], bool] | None = None
     prompts: tuple[type[Struct], ...] = ()
     gguf: GgufFamily | None = None
+    has_own_engine: bool = False
 
     def load_model(self, folder: Path, backend: ModelBackend) -> Model:
         """Read configuration and weights.
@@ -86,6 +90,17 @@ class Family:
     def read_sizes(self, folder: Path, ranks: RankNumber = ALONE) -> ModelSizes:
         """Read what a rank's part of a model will take of a device; see `ModelModule`."""
         return self._module().read_sizes(folder, ranks)
+
+    def open_engine(
+        self, folders: Mapping[str, Path], device: str, dtype: str, config: EngineConfig
+    ) -> Any:
+        """Open an engine of its own over checkpoints by name; see `has_own_engine`.
+
+        Raises:
+            CheckpointError: A checkpoint cannot be loaded.
+            InvalidRequest: The device or a package is not here.
+        """
+        return import_module(self.model).open_engine(folders, device, dtype, config)
 
     def _module(self) -> ModelModule:
         return cast(ModelModule, import_module(self.model))

@@ -10,6 +10,7 @@ import pytest
 
 from izwi.errors import DeviceFull, EngineStopped, InvalidRequest, InvalidValue, Overloaded
 from izwi_api.drawing.client import draw, follow
+from izwi_api.drawing.job_server import JobServer
 from izwi_api.drawing.jobs import DrawJob, Drawn, Partial, Step
 from izwi_api.drawing.previews import preview_steps
 from izwi_api.drawing.process import BUSY, GivesSigns
@@ -53,6 +54,28 @@ async def test_jobs_run_one_by_one_and_no_more_wait_than_may(drawing):
     assert [image.content for image in await first] == [b"a 5", b"a 6"]
     await asyncio.wait(waiting)
     assert len(runner.began) == 2
+
+
+async def test_callers_draw_in_turn_and_none_is_kept_out(path, listener):
+    runner = Runner()
+    server = asyncio.create_task(JobServer(runner, 4).serve(listener))
+    greedy = [
+        asyncio.create_task(draw(path, DrawJob(prompt=f"a{n}", caller="a"))) for n in range(12)
+    ]
+    await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)
+    await until(lambda: sum(task.done() for task in greedy) == 7)  # one is drawn, four wait
+    other = asyncio.create_task(draw(path, DrawJob(prompt="b", caller="b")))
+    leaving = asyncio.create_task(draw(path, DrawJob(prompt="c", caller="c")))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    await asyncio.sleep(0.05)
+    runner.may_draw.set()
+    assert (await other)[0].content == b"b 0"
+    ends = await asyncio.gather(*greedy, return_exceptions=True)
+    assert sum(isinstance(end, Overloaded) for end in ends) == 7
+    assert len(runner.began) == 6
+    assert runner.began.index("b") <= 2  # behind one that came before it at the most
+    server.cancel()
 
 
 async def test_client_that_leaves_cancels_its_job(drawing):
@@ -149,7 +172,7 @@ async def test_process_that_does_not_start_is_an_error(path, supervised):
 
 
 def test_server_without_the_option_imports_nothing():
-    names = "('diffusers', 'izwi_api.drawing', 'torch')"
+    names = "('diffusers', 'izwi_api.drawing', 'PIL', 'torch', 'transformers')"
     check = f"import sys, izwi_api.serve.app; print([n for n in {names} if n in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, check=True)
     assert found.stdout.strip() == b"[]"

@@ -164,7 +164,10 @@ def test_stream_shows_an_image_while_it_is_drawn(images):
     ]
     assert [one.partial_image_index for one in events[:2]] == [0, 1]
     assert [picture(one).size for one in events] == [(64, 32)] * 3
-    assert events[-1].b64_json == images.generate(**ask).data[0].b64_json
+    whole = images.generate(**ask)
+    assert events[-1].b64_json == whole.data[0].b64_json
+    assert events[-1].usage.output_tokens == whole.usage.output_tokens == 4 * 2
+    assert events[-1].usage.input_tokens == whole.usage.input_tokens_details.text_tokens > 2
     assert len({one.b64_json for one in events}) == 3
 
 
@@ -210,6 +213,38 @@ def test_too_large_image_is_refused_and_speech_goes_on(pipeline, tmp_path):
         assert speech(server).status_code == 200
         assert httpx.post(url, json=small, timeout=120).status_code == 200
         assert drawing_pid(server) != before
+
+
+def test_stream_of_speech_goes_on_through_a_full_and_a_killed_process(pipeline, tmp_path):
+    """The same bytes as of a server that draws nothing."""
+    with served(tmp_path, "--images", str(pipeline), "--images-mib", str(MEMORY_MIB)) as server:
+        url, small = f"{server.url}/v1/images/generations", {"prompt": "a", "steps": 1}
+        text = "Good morning, and a long day to all of you. " * 6
+        body = {"model": "izwi-tiny-tts", "voice": "hugo", "input": text, "seed": 5}
+        body |= {"response_format": "pcm"}
+
+        def read(streamed, began):
+            with httpx.stream(
+                "POST", f"{server.url}/v1/audio/speech", json=body, timeout=300
+            ) as answer:
+                for part in answer.iter_raw():
+                    streamed.append(part)
+                    began.set()
+
+        alone, beside = [], []
+        read(alone, threading.Event())
+        assert httpx.post(url, json=small, timeout=120).status_code == 200
+        began = threading.Event()
+        reading = threading.Thread(target=read, args=(beside, began))
+        reading.start()
+        assert began.wait(120)
+        answer = httpx.post(url, json=small | {"size": "2048x2048"}, timeout=120)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "device_full")
+        # a job that reaches the process while it ends is 503
+        until(lambda: httpx.post(url, json=small, timeout=120).status_code == 200)
+        os.kill(drawing_pid(server), signal.SIGKILL)
+        reading.join(300)
+        assert b"".join(beside) == b"".join(alone)
 
 
 def test_pipeline_that_hangs_is_replaced(pipeline, tmp_path, monkeypatch):

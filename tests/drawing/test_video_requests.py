@@ -6,6 +6,7 @@ import base64
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -143,9 +144,25 @@ def test_video_of_an_api_server_that_ended_has_failed(tmp_path):
     store.add(mine := stored(os.getpid()))
     assert store.find("", lost.id).error[0] == "engine_stopped"
     assert store.find("", mine.id).is_open
-    assert store.num_open() == 1
+    assert store.num_open() == {"": 1}
     with pytest.raises(FileNotStored):
         store.find("another", mine.id)
+
+
+def test_file_that_did_not_change_is_read_once(tmp_path, monkeypatch):
+    store, other = (VideoStore(tmp_path / "videos") for _ in range(2))
+    store.add(video := stored(os.getpid()))
+    assert len(store.videos("")) == 1
+    read = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1])
+    store.videos("")[0].progress = 77
+    store.add(stored(os.getpid()))
+    assert [one.progress for one in store.videos("")] == [0, 0]
+    assert len(read) == 1  # the new one
+    video.progress = 50
+    assert other.save(video)
+    assert store.find("", video.id).progress == 50
 
 
 def test_videos_expire(tmp_path):

@@ -18,7 +18,7 @@ def write_tiny_pipeline(folder):
     from transformers import CLIPTextConfig, CLIPTextModel
 
     torch.manual_seed(0)
-    tokenizer = _tokenizer(folder.with_name(folder.name + "-tokenizer"))
+    tokenizer = letters_tokenizer(folder.with_name(folder.name + "-tokenizer"))
     text = CLIPTextConfig(
         hidden_size=32,
         intermediate_size=37,
@@ -55,7 +55,7 @@ def write_tiny_pipeline(folder):
     pipeline.save_pretrained(folder)
 
 
-def _tokenizer(folder):
+def letters_tokenizer(folder):
     """A tokenizer that knows single letters."""
     from transformers import CLIPTokenizer
 

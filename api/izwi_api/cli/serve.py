@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ from izwi_api.cli.options import (
 from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import log_levels, read_access, read_log, read_settings
 from izwi_api.http.tls_files import read_tls_files
-from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.runtime_options import RUNNERS, RuntimeOptions
 from izwi_api.serve.exposure import allowed_hosts, check_exposure
 from izwi_api.serve.options import ReplicaOptions, ServeOptions
 from izwi_api.services.models.adapter_option import parse_adapters
@@ -300,6 +301,13 @@ ImagesMibOption = Annotated[
         " limit, and none left free.",
     ),
 ]
+RunnerOption = Annotated[
+    str,
+    typer.Option(
+        help="What runs the models: izwi, or transformers for any chat model that it knows"
+        " (pip install 'izwi[transformers]').",
+    ),
+]
 WarmOption = Annotated[
     Path | None,
     typer.Option(help="File of system prompts and voices that engines compute when they start."),
@@ -330,6 +338,7 @@ AdapterOption = Annotated[
 
 def serve(
     model: ModelOption = None,
+    runner: RunnerOption = "izwi",
     adapter: AdapterOption = None,
     alias: AliasOption = None,
     api: ApiOption = None,
@@ -426,7 +435,7 @@ def serve(
             settings = replace(settings, video_model=read_image_model(videos, "--videos"))
         if api is not None:
             settings = replace(settings, apis=api_names(api, "--api"))
-        runtime = RuntimeOptions(device, dtype, offline, weights, attention)
+        runtime = RuntimeOptions(device, dtype, offline, weights, attention, runner)
         loads = (tuple(model or DEFAULT_MODELS), runtime, config)
         num_api_servers = api_servers if _can_part(settings, record) and not in_process else 0
         require_one_of("--router", router, tuple(ROUTER_POLICIES))
@@ -439,6 +448,7 @@ def serve(
         options = ServeOptions(*loads, settings, drain_s, num_api_servers, record, engines, ctl)
         options = replace(options, adapters=parse_adapters(adapter or ()))
         check_replicas(options)
+        check_runner(options, has_models=bool(model))
         with _drawing(options, images_mib << 20) as options:
             _run(options, host, port)
 
@@ -587,6 +597,37 @@ def check_replicas(options: ServeOptions) -> None:
     if options.record is not None:
         raise InvalidRequest(
             "--record records one engine: use it without --replicas", param="record"
+        )
+
+
+def check_runner(options: ServeOptions, *, has_models: bool) -> None:
+    """Refuse what another runner than izwi's own cannot do. Raises InvalidRequest.
+
+    Args:
+        options: What to serve.
+        has_models: Whether `--model` was given.
+    """
+    runtime = options.runtime
+    if runtime.runner == "izwi":
+        return
+    require_one_of("runner", runtime.runner, RUNNERS)
+    given = {
+        "--record": options.record is not None,
+        "--manage-models": options.settings.manage_models,
+        "--adapter": bool(options.adapters),
+        "--tensor-parallel": options.replicas.tensor_parallel > 1,
+        "--weights": runtime.weights != "auto",
+        "--attention": runtime.attention != "auto",
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise InvalidRequest(f"{name} needs izwi's own runner", param="runner")
+    if not has_models:
+        raise InvalidRequest(f"--runner {runtime.runner} needs --model", param="runner")
+    if find_spec(runtime.runner) is None:
+        raise InvalidRequest(
+            f"--runner {runtime.runner} needs a package: pip install 'izwi[{runtime.runner}]'",
+            param="runner",
         )
 
 

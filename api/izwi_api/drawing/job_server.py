@@ -1,4 +1,4 @@
-"""Accept jobs, and run them one after the other; a client that leaves cancels its own."""
+"""Accept jobs, and run one at a time, callers in turn; a client that leaves cancels its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import logging
 import socket
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgspec
 
 from izwi.errors import DeviceFull, IzwiError, Overloaded
+from izwi.fairness.queue import FairQueue, may_queue
 from izwi_api.drawing.jobs import (
     DrawJob,
     Ended,
@@ -33,13 +35,15 @@ class JobServer:
 
     Args:
         runner: Runs them.
-        max_waiting: Jobs that may wait while one is run; more are refused.
+        max_waiting: Jobs that may wait while one is run; more are refused, but a caller with less
+            than an equal part of them.
     """
 
     def __init__(self, runner: RunsJobs, max_waiting: int):
         self._runner, self._max_waiting = runner, max_waiting
-        self._turn = asyncio.Lock()
-        self._num_jobs = 0
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()  # each is one job's turn
+        self._is_busy = False
+        self._num_jobs = Counter[str]()  # that wait or run, by caller
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="izwi-drawing")
         self._has_no_memory = asyncio.Event()
 
@@ -59,24 +63,41 @@ class JobServer:
     async def _run_in_turn(
         self, job: DrawJob, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self._num_jobs > self._max_waiting:
+        if not may_queue(self._num_jobs, job.caller, self._max_waiting + 1):
             message = f"{self._max_waiting} requests for images wait already; try again later"
             await _send(writer, refusal_of(Overloaded(message, retry_after_s=_RETRY_AFTER_S)))
             return
-        self._num_jobs += 1
+        self._num_jobs[job.caller] += 1
         leaving = asyncio.create_task(_until_left(reader))
-        turn = asyncio.create_task(self._turn.acquire())
+        turn = self._turn_of(job)
         try:
             await asyncio.wait((leaving, turn), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done() and not self._has_no_memory.is_set():
                 await self._run(job, writer, leaving)
         finally:
-            self._num_jobs -= 1
+            self._num_jobs -= Counter([job.caller])
             leaving.cancel()
             if turn.done():
-                self._turn.release()
+                self._pass_on()
             else:
                 turn.cancel()
+
+    def _turn_of(self, job: DrawJob) -> asyncio.Future[None]:
+        """Queue a job; what is returned is done when it may run, and cancelled if it left."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put(job.caller, job.count * (job.seconds or 1), turn)
+        if not self._is_busy:
+            self._pass_on()
+        return turn
+
+    def _pass_on(self) -> None:
+        """Let the next job run that has not left."""
+        self._is_busy = False
+        while len(self._waiting) and not self._is_busy:
+            turn = self._waiting.pop()
+            if not turn.cancelled():
+                turn.set_result(None)
+                self._is_busy = True
 
     async def _run(
         self, job: DrawJob, writer: asyncio.StreamWriter, leaving: asyncio.Task[None]

@@ -60,6 +60,7 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
         strength: How much of the picture is lost, 0 to 1; None for the pipeline's own.
         seconds: Length of a video, which is drawn instead of images; its file is MP4.
         frames_per_s: Of a video; None for the pipeline's own.
+        caller: Who asked; see `izwi.fairness.callers`.
     """
 
     prompt: str
@@ -76,14 +77,20 @@ class DrawJob(Struct, tag=True, frozen=True, kw_only=True):
     strength: float | None = None
     seconds: int | None = None
     frames_per_s: int | None = None
+    caller: str = ""
 
 
 class Drawn(Struct, tag=True, frozen=True):
-    """A finished image or video: a file in the job's format, and its size in pixels."""
+    """A finished image or video: a file in the job's format, and its size in pixels.
+
+    Attributes:
+        num_text_tokens: Of the prompt, as the pipeline reads it; 0 if it does not say.
+    """
 
     content: bytes
     width: int
     height: int
+    num_text_tokens: int = 0
 
 
 class Partial(Struct, tag=True, frozen=True):

@@ -142,7 +142,8 @@ class _Drawing:
 
             frames = output.frames[0]
             image, content = frames[0], mp4_of(frames, self._frames_per_s())
-        self._report(Drawn(content, image.width, image.height))
+        num_text_tokens = _num_text_tokens(self._pipeline, self._job.prompt)
+        self._report(Drawn(content, image.width, image.height, num_text_tokens))
 
     def _arguments(self) -> dict[str, Any]:
         job, takes = self._job, self._parameters
@@ -243,6 +244,12 @@ def _of_task(pipeline: Any, task: str) -> Any:
         raise UnsupportedParameter(f"this model takes no {what}", param=task) from error
     other.set_progress_bar_config(disable=True)
     return other
+
+
+def _num_text_tokens(pipeline: Any, prompt: str) -> int:
+    """Return the tokens of a prompt by the pipeline's first tokenizer."""
+    tokenizer = getattr(pipeline, "tokenizer", None)
+    return 0 if tokenizer is None else len(tokenizer(prompt)["input_ids"])
 
 
 def _set_attention(denoiser: Any, name: str) -> None:

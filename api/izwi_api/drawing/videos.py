@@ -6,8 +6,10 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Literal
 
@@ -61,6 +63,8 @@ def new_video_id() -> str:
 class VideoStore:
     """The videos of a server. Every method blocks on the disk.
 
+    Files that did not change are read once.
+
     Args:
         folder: Where they are; created when needed.
         clock: Seconds since 1970.
@@ -68,6 +72,8 @@ class VideoStore:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time):
         self._folder, self._clock = folder, clock
+        # what was read of each file, with what changes when it is replaced
+        self._known: dict[Path, tuple[tuple[int, int], Video]] = {}
 
     def now_s(self) -> int:
         """Return the time, in whole seconds since 1970."""
@@ -82,9 +88,9 @@ class VideoStore:
                 self._remove(old.id)
         self._write(video)
 
-    def num_open(self) -> int:
-        """Return how many have not ended."""
-        return sum(video.is_open for video in self._all())
+    def num_open(self) -> Counter[str]:
+        """Return how many have not ended, by owner."""
+        return Counter(video.owner for video in self._all() if video.is_open)
 
     def videos(self, owner: str) -> list[Video]:
         """Return the videos of a caller, the newest first."""
@@ -141,9 +147,16 @@ class VideoStore:
 
     def _read(self, path: Path) -> Video | None:
         try:
-            video = msgspec.json.decode(path.read_bytes(), type=Video)
+            info = path.stat()
+            version = info.st_ino, info.st_mtime_ns
+            known = self._known.get(path)
+            if known is None or known[0] != version:
+                known = version, msgspec.json.decode(path.read_bytes(), type=Video)
+                self._known[path] = known
         except OSError:
+            self._known.pop(path, None)
             return None
+        video = copy(known[1])
         if video.is_open and not _is_alive(video.pid):
             self.fail(video, "engine_stopped", "the API server that waited for it has ended")
         return video
@@ -157,6 +170,7 @@ class VideoStore:
     def _remove(self, video_id: str) -> None:
         for path in (self._path(video_id), self.content(video_id)):
             path.unlink(missing_ok=True)
+            self._known.pop(path, None)
 
 
 def _is_alive(pid: int) -> bool:

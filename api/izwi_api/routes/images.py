@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from izwi.errors import (
     InvalidRequest,
     InvalidValue,
     IzwiError,
-    ModelNotFound,
     UnsupportedParameter,
 )
 from izwi.inputs.images import ImageSizing
@@ -39,7 +38,7 @@ from izwi_api.schemas.images import (
 )
 from izwi_api.services.image_jobs import job_of
 from izwi_api.services.images import ImageDecoder
-from izwi_api.settings import ImageModel
+from izwi_api.settings import ImageModel, check_drawn_by
 
 if TYPE_CHECKING:
     from izwi_api.drawing.jobs import DrawJob, Drawn, Partial, Picture
@@ -61,7 +60,7 @@ async def generate_images(request: Request) -> Response:
     settings = services_of(request).settings
     body = ImagesBody.model_validate(await read_json(request, settings.max_json_bytes))
     check_stream(body)
-    model = _model(settings.image_model, body.model)
+    model = check_drawn_by(settings.image_model, body.model)
     return await _answered(request, model, body, job_of(body), "image_generation")
 
 
@@ -78,7 +77,7 @@ async def edit_images(request: Request) -> Response:
     form = await read_form(request, limit_bytes, "image", max_files=2)
     body = parse_edit(form)
     check_stream(body)
-    model = _model(services.settings.image_model, body.model)
+    model = check_drawn_by(services.settings.image_model, body.model)
     if unknown := form.files.keys() - {"image", "mask"}:
         name = min(unknown)[:64]
         raise UnsupportedParameter(f"unknown file {name!r}", param=name)
@@ -107,17 +106,6 @@ async def _picture(decoder: ImageDecoder, form: Form, name: str) -> Picture:
     return Picture(width, height, pixels.tobytes())
 
 
-def _model(served: ImageModel | None, name: str | None) -> ImageModel:
-    if served is None:
-        message = "this server draws no images: it was started without --images"
-        raise ModelNotFound(message, param="model")
-    if name not in (None, served.name):
-        raise ModelNotFound(
-            f"no model that draws is called {name!r}; it is {served.name!r}", param="model"
-        )
-    return served
-
-
 async def _answered(
     request: Request, model: ImageModel, body: ImagesBody, job: DrawJob, kind: str
 ) -> Response:
@@ -144,7 +132,7 @@ async def _draw(request: Request, model: ImageModel, body: ImagesBody, job: Draw
         data = [{"url": f"{base}{RESULTS}{name}"} for name in names]
     else:
         data = [{"b64_json": _base64(image.content)} for image in images]
-    return JSONResponse(answer | {"data": data})
+    return JSONResponse(answer | {"data": data, "usage": _usage(job, images)})
 
 
 def _stored(model: ImageModel, images: list[Drawn], suffix: str) -> list[str]:
@@ -158,7 +146,7 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     """Yield previews and images, and a comment for each step."""
     from izwi_api.drawing.client import follow
-    from izwi_api.drawing.jobs import Partial, Step
+    from izwi_api.drawing.jobs import Drawn, Partial, Step
 
     has_begun = False
     try:
@@ -170,6 +158,8 @@ async def _events(
                     continue
                 ending = "partial_image" if isinstance(one, Partial) else "completed"
                 fields = _event_fields(one, body, f"{kind}.{ending}")
+                if isinstance(one, Drawn):
+                    fields["usage"] = _usage(job, [one])
                 yield event(fields, fields["type"])
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
@@ -190,6 +180,23 @@ def _event_fields(image: Drawn | Partial, body: ImagesBody, name: str) -> dict[s
     }
     index = getattr(image, "index", None)
     return fields if index is None else fields | {"partial_image_index": index}
+
+
+def _usage(job: DrawJob, images: Sequence[Drawn]) -> dict[str, Any]:
+    """Return OpenAI's `usage`: tokens of the prompt, and one for each 16 x 16 pixels."""
+    text = images[0].num_text_tokens
+    shown = _image_tokens(job.picture) if job.picture is not None else 0
+    drawn = sum(map(_image_tokens, images))
+    return {
+        "input_tokens": text + shown,
+        "input_tokens_details": {"text_tokens": text, "image_tokens": shown},
+        "output_tokens": drawn,
+        "total_tokens": text + shown + drawn,
+    }
+
+
+def _image_tokens(image: Drawn | Picture) -> int:
+    return (image.width // SIDE_STEP) * (image.height // SIDE_STEP)
 
 
 def _base64(content: bytes) -> str:

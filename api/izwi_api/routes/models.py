@@ -74,7 +74,8 @@ def _entry(request: Request, name: str) -> dict[str, object]:
 
     `root` is its name, `task` its main purpose, `languages` the names of those that it speaks or
     understands; empty if it does not list them. With several engines, `replicas` has the memory of
-    each. An adapter has its model as `parent`, and the memory of that.
+    each. An adapter has its model as `parent`, and the memory of that. A model that izwi's own
+    loop does not run has a `runner`.
     """
     state = state_of(request)
     model = state.services.registry.model(name)
@@ -103,6 +104,8 @@ def _entry(request: Request, name: str) -> dict[str, object]:
     }
     if replicas:
         entry["replicas"] = replicas
+    if (runner := getattr(model.frontend, "runner", None)) is not None:
+        entry["runner"] = runner
     if model.adapter is not None:
         entry["parent"] = base
     return entry

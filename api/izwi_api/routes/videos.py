@@ -6,12 +6,15 @@ import asyncio
 import os
 import time
 from base64 import b64encode
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from izwi.errors import InvalidRequest, ModelNotFound, Overloaded, UnsupportedParameter
+from izwi.errors import InvalidRequest, Overloaded, UnsupportedParameter
+from izwi.fairness.queue import may_queue
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form, read_json
 from izwi_api.http.live_response import unless_left
@@ -20,7 +23,7 @@ from izwi_api.routes.openapi import answers, form_body, json_body
 from izwi_api.schemas.videos import VideoBody, VideoGenerationBody, parse_video
 from izwi_api.services.image_jobs import video_job_of
 from izwi_api.services.video_runs import run_video
-from izwi_api.settings import ImageModel
+from izwi_api.settings import ImageModel, check_drawn_by
 from izwi_api.usage.metering import key_name
 
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ async def create_video(request: Request) -> dict[str, Any]:
     body = await _body(request)
     job = video_job_of(body)
     model, store = _served(request, body.model)
-    if await asyncio.to_thread(store.num_open) >= _MAX_OPEN:
+    if not may_queue(await asyncio.to_thread(store.num_open), key_name(), _MAX_OPEN):
         message = f"{_MAX_OPEN - 1} videos wait already; try again later"
         raise Overloaded(message, retry_after_s=_RETRY_AFTER_S)
     video = Video(
@@ -169,17 +172,16 @@ async def _body(request: Request) -> VideoBody:
 
 def _served(request: Request, name: str | None = None) -> tuple[ImageModel, VideoStore]:
     """Return the model, and where its videos are. Raises ModelNotFound."""
-    served = services_of(request).settings.video_model
-    if served is None:
-        message = "this server draws no videos: it was started without --videos"
-        raise ModelNotFound(message, param="model")
-    if name not in (None, served.name):
-        raise ModelNotFound(
-            f"no model that draws videos is called {name!r}; it is {served.name!r}", param="model"
-        )
+    served = check_drawn_by(services_of(request).settings.video_model, name, "videos")
+    return served, _store(served.socket.parent / "videos")
+
+
+@lru_cache(maxsize=8)
+def _store(folder: Path) -> VideoStore:
+    """Return the store of a folder, which remembers what it has read."""
     from izwi_api.drawing.videos import VideoStore
 
-    return served, VideoStore(served.socket.parent / "videos")
+    return VideoStore(folder)
 
 
 def _shown(video: Video) -> dict[str, Any]:

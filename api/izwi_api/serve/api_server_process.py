@@ -155,7 +155,7 @@ LoadModels = Callable[[ApiServerSpec], Registry]
 
 def load_frontends(spec: ApiServerSpec) -> Registry:
     """Read configurations and tokenizers. Raises IzwiError."""
-    registry = Registry()
+    registry = Registry(runner=spec.runner)
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
     return registry

@@ -94,6 +94,7 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
         metrics: Folder in which several API servers share their counts, or None.
         kept: File of earlier answers that they share, or None.
         replicas: The engines, and how requests are placed on them.
+        runner: See `RuntimeOptions`.
     """
 
     name: str
@@ -106,6 +107,7 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
     metrics: Path | None
     kept: Path | None
     replicas: ReplicaOptions = ReplicaOptions()
+    runner: str = "izwi"
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):

@@ -20,10 +20,11 @@ import zmq
 
 from izwi.backends.choice import open_backend, own_device, spread_device
 from izwi.backends.protocol import Backend
-from izwi.checkpoints.registry import Registry, load_model
+from izwi.checkpoints.registry import OWN_RUNNER, Registry, load_model, runner_family
 from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.engine.step_thread import SteppingThread
+from izwi.engine.stepped import Stepped
 from izwi.engine_client.output_stream import failure
 from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.host.allocator import settle
@@ -114,7 +115,7 @@ class ApiServerConnections:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Stepped,
         codec: wire.RequestCodec,
         context: Context,
         died: Callable[[], object] = lambda: None,
@@ -357,9 +358,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         IzwiError: A model or a setting cannot be used.
         OSError: The recording cannot be written.
     """
-    models, backend, weight_bytes = load(spec)
-    config = spec.config if not spec.num_beside else share_beside(spec, backend)
-    engine = Engine(models, backend, config, weight_bytes=weight_bytes)
+    engine, backend = _open_engine(spec, load)
     context: Context = zmq.Context.instance()
     lines = ApiServerConnections(
         *(engine, wire.RequestCodec(), context, _die), publishes=spec.publishes_prefixes
@@ -387,8 +386,25 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         finally:
             lines.thread.stop()
             commands.close()
-            if backend.followers is not None:
+            if backend is not None and backend.followers is not None:
                 backend.followers.close()
+
+
+def _open_engine(spec: EngineSpec, load: LoadModels) -> tuple[Stepped, Backend | None]:
+    """Load the models; returns the engine and its backend, or None for another runner's."""
+    runtime = spec.runtime
+    if runtime.runner != OWN_RUNNER:
+        device = runtime.device
+        if spec.spread is not None:
+            device = spread_device(device, spec.spread)
+        family = runner_family(runtime.runner)
+        engine: Stepped = family.open_engine(
+            spec.models, own_device(device), runtime.dtype, spec.config
+        )
+        return engine, None
+    models, backend, weight_bytes = load(spec)
+    config = spec.config if not spec.num_beside else share_beside(spec, backend)
+    return Engine(models, backend, config, weight_bytes=weight_bytes), backend
 
 
 def _die() -> None:
@@ -442,7 +458,7 @@ def share_beside(spec: EngineSpec, backend: Backend) -> EngineConfig:
 class _Removals:
     """Models that leave this engine once their requests have ended."""
 
-    def __init__(self, lines: ApiServerConnections, backend: Backend):
+    def __init__(self, lines: ApiServerConnections, backend: Backend | None):
         self._lines, self._backend = lines, backend
         self._leaving: dict[str, Future[None]] = {}
 
@@ -465,11 +481,12 @@ class _Removals:
         return ended
 
     def _give_back(self) -> None:
-        self._backend.memory()  # to measure it is to give back what nothing uses
+        if self._backend is not None:
+            self._backend.memory()  # to measure it is to give back what nothing uses
 
 
 def pass_on(
-    control: Control, commands: Socket, lines: ApiServerConnections, backend: Backend
+    control: Control, commands: Socket, lines: ApiServerConnections, backend: Backend | None
 ) -> None:
     """Pass on messages of API servers and of the supervisor, until the supervisor closes its end.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 
 from izwi.engine.async_engine import AsyncEngine
-from izwi.engine.engine import Engine
 from izwi.host.allocator import settle
 from izwi_api.http.app_state import AppState
 from izwi_api.http.server import Server, server_config
 from izwi_api.serve.announcement import announce
 from izwi_api.serve.app import create_app
-from izwi_api.serve.local_services import load_models
+from izwi_api.serve.local_services import open_engine
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.process_log import log_memory, omit_queries
 from izwi_api.serve.recording import recorded
@@ -39,13 +38,13 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
         IzwiError: A model or a setting cannot be used.
         OSError: A file that the options name cannot be used.
     """
-    registry, backend = load_models(
+    registry, backend, stepped = open_engine(
         serve_options.sources, serve_options.runtime, serve_options.config
     )
     check_adapters(serve_options.adapters, registry.names())
     for name, folder in serve_options.adapters.items():
         registry.load_folder(name, folder, str(folder))
-    engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
+    engine = AsyncEngine(stepped)
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)
         log_memory(engine.load)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from izwi.backends.choice import open_backend, own_device
 from izwi.backends.protocol import Backend
-from izwi.checkpoints.registry import Registry, named
+from izwi.checkpoints.registry import OWN_RUNNER, Registry, named, runner_family
 from izwi.config import EngineConfig
 from izwi.engine.async_engine import AsyncEngine
 from izwi.engine.engine import Engine
+from izwi.engine.stepped import Stepped
 from izwi.runner.planning import prepare_device
 from izwi_api.console import messages
 from izwi_api.environment import read_settings
@@ -41,6 +42,26 @@ def load_models(
     return registry, backend
 
 
+def open_engine(
+    sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig
+) -> tuple[Registry, Backend | None, Stepped]:
+    """Load checkpoints, and open the engine over them; raises as `load_models`.
+
+    Returns:
+        The models, their backend, or None if izwi's loop does not run them, and the engine.
+    """
+    if runtime.runner == OWN_RUNNER:
+        registry, backend = load_models(sources, runtime, config)
+        return registry, backend, Engine(registry.models, backend, config)
+    registry = Registry(runner=runtime.runner)
+    folders = dict(named(source, offline=runtime.offline) for source in sources)
+    for name, folder in folders.items():
+        registry.load_folder(name, folder, str(folder))
+    family = runner_family(runtime.runner)
+    device = own_device(runtime.device)
+    return registry, None, family.open_engine(folders, device, runtime.dtype, config)
+
+
 def open_services(
     sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig | None = None
 ) -> LocalModels:
@@ -52,6 +73,5 @@ def open_services(
     """
     settings = read_settings(os.environ)
     config = config or EngineConfig()
-    registry, backend = load_models(sources, runtime, config)
-    engine = AsyncEngine(Engine(registry.models, backend, config))
-    return LocalModels(engine, registry, settings)
+    registry, _, engine = open_engine(sources, runtime, config)
+    return LocalModels(AsyncEngine(engine), registry, settings)

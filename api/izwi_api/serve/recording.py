@@ -26,7 +26,7 @@ def recorded(
     engine: Observable,
     path: Path | None,
     models: Models,
-    backend: Backend,
+    backend: Backend | None,
     runtime: RuntimeOptions,
 ) -> Iterator[None]:
     """Record an engine until the block ends; the engine must not have started.
@@ -35,13 +35,13 @@ def recorded(
         engine: The engine to record.
         path: File to append to; None records nothing.
         models: The models that it serves.
-        backend: The backend that they run on.
+        backend: The backend that they run on; without one nothing is recorded.
         runtime: The options that were given.
 
     Raises:
         OSError: The file cannot be written.
     """
-    if path is None:
+    if path is None or backend is None:
         yield
         return
     platform = platform_of(backend, runtime.weights, runtime.attention)

@@ -274,6 +274,7 @@ class Supervisor:
             metrics=metrics,
             kept=self._folder / "kept.sqlite3",
             replicas=serve_options.replicas,
+            runner=serve_options.runtime.runner,
         )
         api_server = self._start(
             name, slot, self._api_server_program, spec, spec.listen_sockets, metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from izwi.fairness.callers import current_caller
 from izwi_api.schemas.images import ImagesBody, compression_of, read_size, size_of
 from izwi_api.schemas.videos import VideoBody
 
@@ -30,6 +31,7 @@ def job_of(body: ImagesBody) -> DrawJob:
         file_format=body.output_format,
         compression=compression_of(body),
         num_partials=body.partial_images,
+        caller=current_caller.get(),
     )
 
 
@@ -44,6 +46,7 @@ def video_job_of(body: VideoBody) -> DrawJob:
         seed=_seed(body.seed),
         seconds=int(body.seconds),
         frames_per_s=body.frames_per_s,
+        caller=current_caller.get(),
     )
 
 

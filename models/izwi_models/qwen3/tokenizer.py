@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -47,6 +47,28 @@ class Added:
 
     index: int
     is_special: bool
+
+
+class TextTokenizer(Protocol):
+    """What chat models need of a tokenizer; `QwenTokenizer` says what each method does."""
+
+    @property
+    def added_tokens(self) -> dict[str, int]:
+        """Ids of the tokens outside the merges, by their text."""
+        ...
+
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        """Return the special ones among them."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of plain text."""
+        ...
+
+    def spell(self, index: int, keep: Iterable[str] = ()) -> bytes:
+        """Return the bytes of a token."""
+        ...
 
 
 class QwenTokenizer:

@@ -12,7 +12,7 @@ import codecs
 from collections.abc import Sequence as Seq
 
 from izwi.inputs.chat import AnswerText
-from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3.tokenizer import TextTokenizer
 from izwi_models.qwen3_chat.tool_calls import CallReader
 
 
@@ -21,7 +21,7 @@ class ChatReader:
 
     def __init__(
         self,
-        tokenizer: QwenTokenizer,
+        tokenizer: TextTokenizer,
         thought_ids: tuple[int, int] | None,
         thinks: bool,
         most_calls: int = 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,7 +14,6 @@ from izwi.inputs.chat import ChatInput, ToolChoice, has_images, num_characters
 from izwi.inputs.grammar import Grammar
 from izwi.model.capability import Capability
 from izwi.request.request import Prompt, Request, SamplingParams
-from izwi_models.qwen3.config import TextConfig
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
@@ -37,12 +37,26 @@ _MAX_CHARACTERS_PER_POSITION = 32
 _TEMPLATE_CHARACTERS = 1 << 16
 
 
+class ContextSizes(Protocol):
+    """What preparation needs of a configuration."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Maximum number of positions."""
+        ...
+
+
 class ChatPreparation:
     """Conversations to requests, for models with this template, whatever their prompts hold."""
 
     def __init__(
         self,
-        config: TextConfig,
+        config: ContextSizes,
         generation: GenerationConfig,
         template: ChatTemplate,
         stop_ids: tuple[int, ...],

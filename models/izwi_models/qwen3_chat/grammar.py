@@ -14,11 +14,11 @@ from typing import Any
 from izwi.errors import InvalidRequest
 from izwi.inputs.chat import ChatInput, ToolChoice
 from izwi.inputs.grammar import Grammar, answer_grammar, json_rule
-from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3.tokenizer import TextTokenizer
 from izwi_models.qwen3_chat.template import CALL, END_CALL
 
 
-def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Grammar | None:
+def chat_grammar(ask: ChatInput, tokenizer: TextTokenizer, after: int) -> Grammar | None:
     """Return the grammar of an answer; None if the answer is not constrained.
 
     Args:
@@ -41,7 +41,7 @@ def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Gramma
     return Grammar(f"start: answer | calls\n{rule}{calls}", after, ask.grammar_param)
 
 
-def _calls(tools: list[Any], ask: ChatInput, tokenizer: QwenTokenizer) -> str:
+def _calls(tools: list[Any], ask: ChatInput, tokenizer: TextTokenizer) -> str:
     """Return the rules of one call, or of several."""
     added = tokenizer.added_tokens
     if CALL not in added or END_CALL not in added:

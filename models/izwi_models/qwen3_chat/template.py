@@ -22,7 +22,7 @@ from izwi.errors import CheckpointError, InvalidRequest
 from izwi.inputs.chat import ChatInput, ChatMessage, ToolChoice
 from izwi.inputs.images import parts_of
 from izwi.sandbox.chat_template import SandboxedTemplate as JinjaTemplate
-from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3.tokenizer import TextTokenizer
 
 THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -64,7 +64,7 @@ class ChatTemplate:
 
     def __init__(
         self,
-        tokenizer: QwenTokenizer,
+        tokenizer: TextTokenizer,
         source: str | None,
         names: Mapping[str, str] | None = None,
         with_tools: str | None = None,
@@ -198,11 +198,18 @@ class ChatTemplate:
         }
 
 
-def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
+def read_template(
+    folder: Path, tokenizer: TextTokenizer, kind: type[ChatTemplate] = ChatTemplate
+) -> ChatTemplate:
     """Read a checkpoint's template: chat_template.jinja, or a key of tokenizer_config.json.
 
     Of several templates the one named `tool_use` is for conversations with tools, and the one named
     `default` for others, as in transformers.
+
+    Args:
+        folder: The checkpoint.
+        tokenizer: Its tokenizer.
+        kind: How the template's text is encoded.
 
     Raises:
         CheckpointError: The template is not valid Jinja.
@@ -226,7 +233,7 @@ def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
     if not isinstance(source, str | None) or not isinstance(with_tools, str | None):
         raise CheckpointError(f"{path}: chat_template must be text")
     try:
-        return ChatTemplate(tokenizer, source, _token_names(config), with_tools)
+        return kind(tokenizer, source, _token_names(config), with_tools)
     except ValueError as error:
         raise CheckpointError(f"{path}: the chat_template is {error}") from error
 
@@ -254,7 +261,7 @@ def _unused_mark(text: str) -> str:
     raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
 
 
-def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
+def _thinking(source: str, tokenizer: TextTokenizer) -> Thinking:
     if not {THINK, END_THINK} <= tokenizer.added_tokens.keys():
         return Thinking.NEVER
     if "enable_thinking" in source:
