@@ -40,6 +40,7 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
         data=tmp_path / "data",
         jobs=None,
         cut_share=0.0,
+        moved_share=0.3,
         layers=None,
         seed=0,
         anchor=0.0,
@@ -177,6 +178,7 @@ def _trainer(data: Path, out: Path = EMBEDDED, **changes: object) -> AsrTrainer:
         "data": data,
         "jobs": None,
         "cut_share": 0.0,
+        "moved_share": 0.3,
         "layers": None,
         "larger": False,
         "gentle": False,
@@ -219,10 +221,9 @@ def test_silence_before_the_first_word_is_cut_away_at_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, kept: set[int]
 ) -> None:
     monkeypatch.setattr(asr, "_ABRUPT_ROWS", share)
-    monkeypatch.setattr(asr, "_MOVED_ROWS", 0.0)
     monkeypatch.setattr(asr, "_PAUSED_ROWS", 0.0)
     write_corpus(tmp_path, "train-0")
-    trainer = _trainer(tmp_path, own=re.compile("phone_head"))
+    trainer = _trainer(tmp_path, own=re.compile("phone_head"), moved_share=0.0)
     torch.manual_seed(1)
     items = torch.zeros(200, dtype=torch.long)
     cuts = trainer._beginnings.draw(items, 0.0)

@@ -295,7 +295,13 @@ def test_an_anchored_transcriber_may_change_its_answers_to_no_speech_only(tmp_pa
     shutil.copytree(run.EMBEDDED / run.ASR, tmp_path / run.ASR)
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
     options = {"out": tmp_path / run.ASR, "data": tmp_path / "data", "layers": None, "jobs": None}
-    options |= {"seed": 0, "own": re.compile(""), "anchor": 2.0, "cut_share": 0.0}
+    options |= {
+        "seed": 0,
+        "own": re.compile(""),
+        "anchor": 2.0,
+        "cut_share": 0.0,
+        "moved_share": 0.3,
+    }
     options |= {"gentle": False, "larger": False, "orthogonal": True, "unspoken": None}
     trainer = asr.AsrTrainer(argparse.Namespace(**options), corpus, corpus.device)
     items = torch.tensor([0, 1, 2])  # the first row is replaced by audio without speech

@@ -63,7 +63,7 @@ _MISHEARD = 0.06  # share of the ids that the decoder reads wrongly in training
 _UNSPOKEN_ROWS = 192  # texts without audio in a step
 _ENGLISH_WEIGHT = 0.3
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
-_MOVED_ROWS = 0.3  # share with silence before and after
+_MOVED_SHARE = 0.3  # of utterances, with silence before and after
 _MOST_LEAD = 5  # codec frames of silence before those
 _ABRUPT_ROWS = 0.25  # share that begins in the silence before the first word, or right at it
 _PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
@@ -90,6 +90,7 @@ class AsrTrainer:
         spoken = read_words(args.data, _PARTS, args.jobs)
         self._beginnings = Beginnings(corpus, spoken, tokenizer)
         self._cut_share, self._harder = float(args.cut_share), not args.gentle
+        self._moved_share = float(args.moved_share)
         self._misheard = _MISHEARD if self._harder else 0.0
         self._before = torch.tensor(self.template.before, device=device)
         self._after = torch.tensor(self.template.after, device=device)
@@ -196,7 +197,7 @@ class AsrTrainer:
         paused = (cut > 0) & ~cuts.is_cut & (torch.rand(rows, device=device) < _PAUSED_ROWS)
         gap = (torch.rand(rows, device=device) * (frames - spoken + 1)).long() * paused
         filled = spoken + gap
-        moved = torch.rand(rows, device=device) < _MOVED_ROWS
+        moved = torch.rand(rows, device=device) < self._moved_share
         room = (frames - filled) * (moved | cuts.is_cut)
         room = torch.where(cuts.is_cut, room.clamp_max(_MOST_LEAD), room)
         lead = (torch.rand(rows, device=device) * (room + 1)).long()
@@ -379,6 +380,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--cut-share", type=float, default=0.0, help="share of utterances that are cut off"
+    )
+    parser.add_argument(
+        "--moved-share",
+        type=float,
+        default=_MOVED_SHARE,
+        help="share of utterances with silence before and after",
     )
     parser.add_argument(
         "--anchor",
