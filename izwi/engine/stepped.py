@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from izwi.config import EngineConfig
+from izwi.engine.prefix_moves import PrefixReader, PrefixWriter
 from izwi.model.protocol import Model
 from izwi.request.log import Log
 from izwi.request.request import Chunk, Request
@@ -30,6 +31,10 @@ class Stepped(Protocol):
 
     def submit(self, request: Request, log: Log | None = None) -> None:
         """Queue a request; see `Engine.submit`."""
+        ...
+
+    def unread_adapters(self, requests: Sequence[Request]) -> list[Callable[[], None]]:
+        """Return what reads adapters of requests; see `Engine.unread_adapters`."""
         ...
 
     def abort(self, request_id: str) -> list[Chunk]:
@@ -92,4 +97,12 @@ class Stepped(Protocol):
 
     def prefix_digests(self, limit: int) -> dict[str, list[int]]:
         """Return digests of known prefixes; see `Engine.prefix_digests`."""
+        ...
+
+    def prefix_reader(self, model: str, keys: Sequence[int]) -> PrefixReader:
+        """Read pages of a known prefix; see `Engine.prefix_reader`."""
+        ...
+
+    def prefix_writer(self, model: str, keys: Sequence[int]) -> PrefixWriter:
+        """Write pages of a prefix; see `Engine.prefix_writer`."""
         ...

@@ -31,6 +31,8 @@ OUTSIDE = {
     "api/izwi_api/sessions/core.py: _Done": "ends a session as it should",
     "api/izwi_api/sessions/errors.py: ClientLeft": "ends a session; nobody is left to tell",
     "api/izwi_api/sessions/errors.py: SessionOver": "carries a WebSocket close code",
+    "izwi/backends/torch/persistent/device_code.py: CompileError": "the usual kernels run instead",
+    "models/izwi_models/borrowed_chat/engine.py: RunnerDied": "ends the engine",
     "izwi/runner/ranks.py: RankFailed": "ends the step thread, and with it the engine",
     "izwi/sandbox/client.py: JobStopped": "becomes the refusal of a file, a template or a grammar",
     "izwi/sandbox/client.py: _Killed": "the job is done again in another process",

@@ -45,9 +45,9 @@ def tune(
 
 def _asked(models: list[str], options: RuntimeOptions) -> tuple[set[Product], str, str]:
     """Load models, and return what their kernels multiply, their device and their dtype."""
-    from izwi.backends.torch.backend import torch_backend
+    from izwi.backends.choice import open_backend
 
-    backend = torch_backend(options.device, options.dtype)
+    backend = open_backend(options.device, options.dtype)
     if not backend.device_name.startswith("cuda"):
         return set(), backend.device_name, backend.dtype_name
     from izwi.backends.torch.triton import linear_tiles
@@ -59,20 +59,15 @@ def _asked(models: list[str], options: RuntimeOptions) -> tuple[set[Product], st
 
 
 def _search(products: set[Product], device_name: str, dtype_name: str) -> None:
-    import torch
-
-    from izwi.backends.torch.backend import DTYPES
+    from izwi.backends.torch.devices import product_name
     from izwi.backends.torch.triton import tile_search
 
-    device, product_name = torch.device(device_name), torch.cuda.get_device_name(device_name)
-    tile_search.use_kept(product_name)
+    gpu = product_name(device_name)
+    tile_search.use_kept(gpu)
     found = {}
-    with torch.inference_mode():
-        for product, tiles, best_us, used_us in tile_search.search(
-            products, device, DTYPES[dtype_name]
-        ):
-            rows, outputs, inputs, _ = product
-            typer.echo(f"{rows} x {outputs} x {inputs}: {used_us:.1f} us, now {best_us:.1f}")
-            found[product] = tiles
-    path = tile_search.keep(product_name, found)
-    typer.echo(f"{len(found)} products of {product_name} kept in {path}")
+    searched = tile_search.search(products, device_name, dtype_name)
+    for (rows, outputs, inputs, gated), tiles, best_us, used_us in searched:
+        typer.echo(f"{rows} x {outputs} x {inputs}: {used_us:.1f} us, now {best_us:.1f}")
+        found[rows, outputs, inputs, gated] = tiles
+    path = tile_search.keep(gpu, found)
+    typer.echo(f"{len(found)} products of {gpu} kept in {path}")

@@ -20,6 +20,7 @@ from izwi_api.realtime.protocol.transcript_events import SpeakerSegment
 from izwi_api.schemas.known_speakers import SpeakerSetting
 from izwi_api.schemas.transcription_stream import SessionConfig
 from izwi_api.services.context import Services
+from izwi_api.services.speakers.live import check_speakers
 from izwi_api.services.transcription.session import TranscriptionSession
 from izwi_api.sessions.core import Session
 from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
@@ -39,10 +40,20 @@ async def stream_transcription(socket: WebSocket) -> None:
 
     def open_session(session: Session) -> TranscriptionSession:
         return TranscriptionSession(
-            session, services, error_message, partial(SegmentSpeakers, services)
+            session, services, error_message, partial(open_speakers, services)
         )
 
     await serve_socket(socket, LIMITS, open_session)
+
+
+async def open_speakers(services: Services, config: SessionConfig, model: str) -> SegmentSpeakers:
+    """Return what tells the speakers of a session apart.
+
+    Raises:
+        InvalidRequest: No served model has a speaker encoder, or a clip is not usable.
+    """
+    await check_speakers(services, config.speaker_setting or SpeakerSetting())
+    return SegmentSpeakers(services, config, model)
 
 
 class SegmentSpeakers:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from izwi.engine.engine import Engine
 from izwi.engine.prefix_moves import PrefixReader, PrefixWriter
+from izwi.engine.stepped import Stepped
 from izwi.errors import IzwiError
 from izwi.request.adapter import salted
 from izwi.request.request import Request
@@ -31,7 +31,7 @@ class PageMoves:
         later: Calls a function after the next step.
     """
 
-    def __init__(self, engine: Engine, later: Callable[[Callable[[], None]], object]):
+    def __init__(self, engine: Stepped, later: Callable[[Callable[[], None]], object]):
         self._engine, self._later = engine, later
         self._written: dict[str, WrittenPages] = {}
 

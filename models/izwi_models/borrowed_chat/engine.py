@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -148,6 +148,19 @@ class TransformersEngine:
                 request.seed,
             )
         )
+
+    def unread_adapters(
+        self,
+        requests: Sequence[Request],  # noqa: ARG002
+    ) -> list[Callable[[], None]]:
+        """Return nothing: there are no adapters."""
+        return []
+
+    def prefix_reader(self, model: str, keys: Sequence[int]) -> NoReturn:  # noqa: ARG002
+        """Raise ModelNotFound: transformers keeps its pages to itself."""
+        raise ModelNotFound(f"no pages of {model!r} can be moved", param="model")
+
+    prefix_writer = prefix_reader
 
     def abort(self, request_id: str) -> list[Chunk]:
         """End a request now; do nothing if it has ended."""

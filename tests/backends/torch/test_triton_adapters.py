@@ -95,9 +95,9 @@ def test_ranks_that_the_kernel_does_not_hold_are_not_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = tables_of(monkeypatch)
-    held, larger = update_of(MAX_RANK), update_of(MAX_RANK + 1)
-    assert tables.takes([FakeRow(None), FakeRow(held)])  # type: ignore[list-item]
-    assert not tables.takes([FakeRow(held), FakeRow(larger)])  # type: ignore[list-item]
+    known, larger = update_of(MAX_RANK), update_of(MAX_RANK + 1)
+    assert tables.takes([FakeRow(None), FakeRow(known)])  # type: ignore[list-item]
+    assert not tables.takes([FakeRow(known), FakeRow(larger)])  # type: ignore[list-item]
 
 
 def test_tables_stay_while_the_next_step_has_their_adapter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,7 +25,6 @@ from izwi_api.schemas.transcription_stream import (
 )
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModel
-from izwi_api.services.speakers.live import check_speakers
 from izwi_api.services.transcription.live import (
     SAMPLE_RATE,
     LiveTranscription,
@@ -76,8 +75,8 @@ class SpeakersOfSegments(Protocol):
         ...
 
 
-# Makes what tells the speakers of a session apart. Raises InvalidRequest.
-OpenSpeakers = Callable[[SessionConfig, str], SpeakersOfSegments]
+# Makes what tells the speakers of a session apart, for a model. Raises InvalidRequest.
+OpenSpeakers = Callable[[SessionConfig, str], Awaitable[SpeakersOfSegments]]
 
 
 class _SegmentAudio:
@@ -225,8 +224,7 @@ class TranscriptionSession:
         if setting is None or self._open_speakers is None:
             self._speakers = None
         elif self._speakers is None or setting != self._config.speaker_setting:
-            await check_speakers(self._services, setting)
-            self._speakers = self._open_speakers(config, self._model(config).name)
+            self._speakers = await self._open_speakers(config, self._model(config).name)
         self._config = config
 
     async def _open(self, config: SessionConfig) -> LiveTranscription:

@@ -95,18 +95,19 @@ def keep(product_name: str, found: Mapping[Product, Tiles]) -> Path:
 
 
 def search(
-    products: Collection[Product], device: torch.device, dtype: torch.dtype
+    products: Collection[Product], device_name: str, dtype_name: str
 ) -> Iterator[tuple[Product, Tiles, float, float]]:
     """Time the tiles of products on a GPU.
 
     Args:
         products: Rows of the bucket, (outputs, inputs) of the weight, and whether it is gated.
-        device: The GPU; nothing else should use it.
-        dtype: Of inputs and weights.
+        device_name: The GPU, as "cuda:0"; nothing else should use it.
+        dtype_name: Of inputs and weights, as "bfloat16".
 
     Yields:
         A product, its fastest tiles, their microseconds, and those of the tiles used so far.
     """
+    device, dtype = torch.device(device_name), getattr(torch, dtype_name)
     for product in sorted(products):
         trial = _Trial(product, device, dtype)
         used = linear_tiles.tiles_for(*product[:3], gated=product[3])
