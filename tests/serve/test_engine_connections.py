@@ -36,6 +36,9 @@ class Engine:
     def submit(self, request, log):
         pass
 
+    def unread_adapters(self, requests):
+        return []
+
     def abort(self, request_id):
         return [Chunk(request_id, np.zeros((0, 0), np.int64), reason=Reason.ABORTED)]
 

@@ -136,16 +136,16 @@ async def test_an_api_server_that_reads_nothing_causes_backpressure_and_loses_no
 ):
     monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNACKNOWLEDGED", 10)
     monkeypatch.setattr("izwi_api.serve.remote_engine.ACKNOWLEDGE_EVERY", 3)
-    chunks = await read(engine.submit(endless("whole", 4, 120)))
+    chunks = await read(engine.submit(endless("whole", 4, 160)))
     assert len(chunks) > 20
     whole = entries(chunks)
     loop = asyncio.get_running_loop()
     loop.remove_reader(engine._engine_messages.fileno())
-    stream = engine.submit(endless("a", 4, 120))
+    stream = engine.submit(endless("a", 4, 160))
     line = engine.side.lines._lines[engine._name]
     await until(lambda: line.is_behind)
     # meanwhile another API server is served as ever
-    chunks = await asyncio.wait_for(read(other.submit(endless("b", 4, 120))), 60)
+    chunks = await asyncio.wait_for(read(other.submit(endless("b", 4, 160))), 60)
     assert entries(chunks) == whole
     assert line.num_unacknowledged <= 12
     loop.add_reader(engine._engine_messages.fileno(), engine._read)
