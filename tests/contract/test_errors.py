@@ -21,6 +21,7 @@ TREE = {
 OUTSIDE = {
     "api/izwi_api/http/bodies.py: _Overflow": "makes the form parser clean up",
     "api/izwi_api/http/bodies.py: _Gone": "makes the form parser clean up",
+    "api/izwi_api/drawing/client.py: _NotBegunError": "another process is asked",
     "api/izwi_api/drawing/pipeline.py: _ClientLeft": "ends a drawing; nobody is left to tell",
     "api/izwi_api/client/socket.py: SocketClosed": "becomes an error of the tree in the client",
     "api/izwi_api/client/socket.py: SocketRefused": "becomes an error of the tree in the client",

@@ -24,12 +24,16 @@ import os, socket, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 if sys.argv[2] == "broken":
     sys.exit(3)
-from izwi_api.drawing.jobs import Drawn, Ended, encode_frame
+from izwi_api.drawing.jobs import Begun, Drawn, Ended, encode_frame
 os.write(0, b"I")
 listener = socket.socket(fileno=int(sys.argv[1]))
 while True:
     stream = listener.accept()[0]
     job = stream.recv(4096)
+    if b"unbegun" in job and not os.path.exists(sys.argv[3]):
+        open(sys.argv[3], "w").close()
+        os.kill(os.getpid(), 9)
+    stream.sendall(encode_frame(Begun()))
     if b"die" in job:
         os.kill(os.getpid(), 9)
     if b"hang" in job:
@@ -106,10 +110,10 @@ async def test_errors_are_those_of_the_process(drawing):
 
 
 @pytest.fixture
-def supervised(listener, request):
+def supervised(listener, request, tmp_path):
     command = (sys.executable, "-c", PROGRAM)
-    kind = getattr(request, "param", "")
-    process = SupervisedProcess(listener, lambda number: (*command, str(number), kind), 60.0)
+    kind, mark = getattr(request, "param", ""), str(tmp_path / "died")
+    process = SupervisedProcess(listener, lambda number: (*command, str(number), kind, mark), 60.0)
     process.start()
     yield process
     process.stop()
@@ -121,6 +125,33 @@ async def test_killed_process_is_an_error_and_the_next_job_gets_another(path, su
     with pytest.raises(EngineStopped):
         await draw(path, DrawJob(prompt="die"))
     assert (await draw(path, DrawJob(prompt="a")))[0].content != first
+
+
+async def test_job_that_had_not_begun_is_run_by_the_next_process(path, supervised, tmp_path):
+    first = (await draw(path, DrawJob(prompt="a")))[0].content
+    assert (await draw(path, DrawJob(prompt="unbegun")))[0].content != first
+    assert (tmp_path / "died").exists()
+
+
+async def test_jobs_that_waited_while_the_device_was_full_are_run_by_the_next_process(
+    path, listener
+):
+    runner = Runner()
+    server = asyncio.create_task(JobServer(runner, 3).serve(listener))
+    first = asyncio.create_task(draw(path, DrawJob(prompt="a")))
+    await until(lambda: runner.began)
+    full = asyncio.create_task(draw(path, DrawJob(prompt="full")))
+    await asyncio.sleep(0.05)
+    behind = asyncio.create_task(draw(path, DrawJob(prompt="b")))
+    await asyncio.sleep(0.05)
+    runner.may_draw.set()
+    with pytest.raises(DeviceFull):
+        await full
+    await server
+    following = asyncio.create_task(JobServer(runner, 3).serve(listener))
+    assert (await first)[0].content == b"a 0"
+    assert (await behind)[0].content == b"b 0"
+    following.cancel()
 
 
 async def test_process_that_hangs_is_killed_and_replaced(path, supervised, monkeypatch):

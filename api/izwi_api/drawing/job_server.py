@@ -15,6 +15,7 @@ import msgspec
 from izwi.errors import DeviceFull, IzwiError, Overloaded
 from izwi.fairness.queue import FairQueue, may_queue
 from izwi_api.drawing.jobs import (
+    Begun,
     DrawJob,
     Ended,
     Event,
@@ -109,6 +110,7 @@ class JobServer:
             loop.call_soon_threadsafe(writer.write, encode_frame(event))
 
         last: Event = Ended()
+        await _send(writer, Begun())
         try:
             await loop.run_in_executor(self._thread, self._runner.run, job, report, left.is_set)
         except IzwiError as error:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from izwi.errors import (
     CheckpointError,
     DeviceFull,
+    EngineStopped,
     InvalidRequest,
     InvalidValue,
     IzwiError,
@@ -28,7 +29,7 @@ _LENGTH_BYTES = 4
 _ERRORS: dict[str, type[IzwiError]] = {
     error.code: error
     for error in (
-        *(CheckpointError, DeviceFull, InvalidRequest, InvalidValue),
+        *(CheckpointError, DeviceFull, EngineStopped, InvalidRequest, InvalidValue),
         *(Overloaded, UnsupportedParameter),
     )
 }
@@ -114,6 +115,10 @@ class Step(Struct, tag=True, frozen=True):
     num_steps: int
 
 
+class Begun(Struct, tag=True, frozen=True):
+    """The job runs from now on: until then another process may be asked for it."""
+
+
 class Ended(Struct, tag=True, frozen=True):
     """All images were sent."""
 
@@ -128,7 +133,7 @@ class Refused(Struct, tag=True, frozen=True):
 
 
 Progress = Drawn | Partial | Step
-Event = Progress | Ended | Refused
+Event = Progress | Begun | Ended | Refused
 Report = Callable[[Progress], None]
 
 

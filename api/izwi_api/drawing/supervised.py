@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from izwi.errors import EngineStopped
+from izwi_api.drawing.jobs import encode_frame, refusal_of
 from izwi_api.drawing.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
@@ -113,11 +115,13 @@ class SupervisedProcess:
         return True
 
     def _refuse_waiting(self) -> None:
-        """Close what nobody has accepted: another process would not start, either."""
+        """Refuse what nobody has accepted: another process would not start, either."""
+        refusal = encode_frame(refusal_of(EngineStopped("the process that draws does not start")))
         self._listener.setblocking(False)
         with suppress(BlockingIOError):
             while True:
-                self._listener.accept()[0].close()
+                with self._listener.accept()[0] as stream, suppress(ConnectionError):
+                    stream.sendall(refusal)
 
 
 def _last_sign(control: socket.socket) -> bytes:
