@@ -32,7 +32,8 @@ CASES: dict[str, tuple[Family, Callable[[Path], Path]]] = {
 
 
 def test_every_family_is_here() -> None:
-    assert {family.model for family, _ in CASES.values()} == {f.model for f in FAMILIES}
+    ours = {family.model for family in FAMILIES if not family.has_own_engine}
+    assert {family.model for family, _ in CASES.values()} == ours
 
 
 @pytest.mark.parametrize("kind", CASES)
