@@ -71,7 +71,10 @@ def missing_in(source: str) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "tests", "models/izwi_models/tiny"])
+@pytest.mark.parametrize(
+    "folder",
+    ["benchmarks", pytest.param("tests", marks=pytest.mark.slow), "models/izwi_models/tiny"],
+)
 def test_every_imported_name_exists(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert len(files) > 20

@@ -232,6 +232,7 @@ def test_silence_before_the_first_word_is_cut_away_at_times(
     assert set(spoken.tolist()) == kept
 
 
+@pytest.mark.slow
 def test_a_larger_transcriber_is_gone_on_with_in_its_own_sizes(tmp_path: Path) -> None:
     write_corpus(tmp_path / "data", "train-0")
     out = tmp_path / "asr"

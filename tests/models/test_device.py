@@ -97,6 +97,7 @@ def test_a_pause_changes_neither_entries_nor_audio(
     np.testing.assert_allclose(world.audio(1), whole.audio(1), rtol=0, atol=NEAR)
 
 
+@pytest.mark.slow
 def test_audio_in_chunks_equals_audio_at_once(tmp_path: Path) -> None:
     family, folder = KINDS["tts"]
     world = World(family, folder(tmp_path / "checkpoint"))

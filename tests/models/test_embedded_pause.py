@@ -55,6 +55,7 @@ class World:
             self.now_s += 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host_bytes",
     [0, pytest.param(1 << 28, marks=pytest.mark.slow)],

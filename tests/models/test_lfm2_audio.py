@@ -111,7 +111,9 @@ def test_a_state_gives_the_references_frame(loops, n):
 
 @pytest.mark.parametrize("most", [72, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("n", range(len(CASES)))
+@pytest.mark.parametrize(
+    "n", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(CASES)))]
+)
 def test_an_answer_has_the_references_entries(loops, n, mode, most):
     """By themselves; `test_lfm2_engine.py` compares more, at night all, through the engine."""
     expected = [tuple(ids) for ids in CASES[n]["runs"][mode.value]["entries"][:most]]

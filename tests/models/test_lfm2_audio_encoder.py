@@ -223,6 +223,7 @@ def test_convolving_in_parts_gives_the_same(
         torch.testing.assert_close(cut[row, :tokens], whole[row, :tokens], rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_five_minutes_are_encoded_in_bounded_memory(
     config: EncoderConfig, plain: Weights, front: PreprocessorConfig
 ) -> None:

@@ -102,7 +102,10 @@ def test_every_large_product_of_the_decoders_is_quantized(tmp_path: Path) -> Non
     assert names == talker | predictor | heads | {"talker.codec_head.weight"}
 
 
-@pytest.mark.parametrize("weights", ["int8", pytest.param("fp8", marks=pytest.mark.slow), "int4"])
+@pytest.mark.parametrize(
+    "weights",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("int8", "fp8")), "int4"],
+)
 def test_speech_of_quantized_weights_is_transcribed_correctly(weights: str) -> None:
     backend = torch_backend("cpu", weights=weights)
     registry = Registry(backend)

@@ -79,10 +79,7 @@ def decode(model: Checkpoint, codes: np.ndarray) -> np.ndarray:
 # voice_design differs in its prompt only
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.slow) if kind == "custom_voice" else kind
-        for kind in KINDS
-    ],
+    [pytest.param(kind, marks=pytest.mark.slow) if kind != "base" else kind for kind in KINDS],
 )
 def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
     model, engine = load(tmp_path, kind)

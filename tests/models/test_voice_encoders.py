@@ -110,6 +110,7 @@ def test_vectors_of_padded_clips(model: Checkpoint, seed: int) -> None:
         assert difference < NEAR * alone.abs().max(), len(mel)
 
 
+@pytest.mark.slow
 def test_codes_of_padded_clips_at_the_published_size() -> None:
     golden = np.load(Path(__file__).parent.parent / "golden" / "codec.npz")
     published = {"encode_downsample_rate": 1920, **json.loads(str(golden["real_config"]))}

@@ -22,7 +22,7 @@ def tell_result(phone):
     phone.send_event("response.create", response={"metadata": {"for": "call-1"}})
 
 
-@pytest.mark.parametrize("at_share", [0.6, 1.0])
+@pytest.mark.parametrize("at_share", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_result_waits_for_the_end_of_the_turn(world, at_share):
     """While the user speaks, and in the silence in which an answer is prepared."""
 

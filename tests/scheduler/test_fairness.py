@@ -73,6 +73,7 @@ def beside(
     return scene.run(arrivals, most_steps=20_000), scene.audio_s
 
 
+@pytest.mark.slow
 def test_eight_long_texts_cost_a_short_request_no_more_than_half_its_time() -> None:
     first_s = {}
     for num_long in (0, 8):

@@ -294,6 +294,7 @@ def open_answer(server, clients):
     return stream
 
 
+@pytest.mark.slow
 def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
     """The supervisor is killed: the API server ends by itself, and says so to live sessions."""
     recording = tmp_path / "trace.jsonl"

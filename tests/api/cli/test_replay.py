@@ -112,6 +112,7 @@ def started(path):
     return engine, recorder, registry
 
 
+@pytest.mark.slow
 async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
     path = tmp_path / "t.jsonl"
     engine, recorder, registry = started(path)

@@ -88,7 +88,9 @@ def joined(chunks: list[Chunk]) -> tuple[list[list[int]], np.ndarray]:
 
 
 @pytest.mark.parametrize("model", ["whole", "english"])
-@pytest.mark.parametrize("mode", list(TextMode))
+@pytest.mark.parametrize(
+    "mode", [pytest.param(TextMode.STREAMING, marks=pytest.mark.slow), TextMode.FULL]
+)
 async def test_it_says_what_the_whole_text_says(world: World, model: str, mode: TextMode) -> None:
     ask = SpeechInput(TEXT, "ryan", seed=7, max_new_tokens=16, text_mode=mode)
     at_once = await open_speech(ServedModels(world.engine, world.registry).speech(model), ask)
