@@ -618,6 +618,9 @@ def check_runner(options: ServeOptions, *, has_models: bool) -> None:
         "--tensor-parallel": options.replicas.tensor_parallel > 1,
         "--weights": runtime.weights != "auto",
         "--attention": runtime.attention != "auto",
+        "--kv-dtype": options.config.kv_dtype != "auto",
+        "--speculate": options.config.speculate != "off",
+        "--prefill-replicas": options.replicas.router.num_prefill > 0,
     }
     for name, is_given in given.items():
         if is_given:

@@ -17,7 +17,13 @@ from transformers.utils import logging as transformers_logging
 
 from izwi.arrays import Int64
 from izwi.config import EngineConfig
-from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound, Overloaded
+from izwi.errors import (
+    CheckpointError,
+    ContextTooLong,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+)
 from izwi.metrics import LOAD_KEYS
 from izwi.model.protocol import Model
 from izwi.request.request import Chunk, Reason, Request
@@ -118,6 +124,7 @@ class TransformersEngine:
         Raises:
             ModelNotFound: No such model is served.
             InvalidRequest: The id is taken, or the request asks for what transformers lacks.
+            ContextTooLong: The pages of all requests could not hold its prompt.
             Overloaded: Too many requests are live.
         """
         if request.model not in self._generators:
@@ -128,6 +135,7 @@ class TransformersEngine:
             raise InvalidRequest("a model that transformers runs has plain answers alone")
         if len(self._live) >= self.config.max_waiting:
             raise Overloaded(f"{len(self._live)} requests wait already", retry_after_s=1)
+        max_entries = _entries_that_fit(request, self._generators[request.model].max_positions)
         known = [] if log is None else log.entries[:, 0].tolist()
         self._num_submitted += 1
         live = _Live(request, f"{self._num_submitted}", time.monotonic())
@@ -140,7 +148,7 @@ class TransformersEngine:
             Job(
                 live.key,
                 [*request.prompt.content_keys.tolist(), *known],
-                request.max_entries - len(known),
+                max_entries - len(known),
                 request.stop_ids,
                 sampling.temperature,
                 sampling.top_k,
@@ -278,6 +286,20 @@ class TransformersEngine:
             self._note(live)
         live.timing.ended_s = time.monotonic() - live.since_s
         return Chunk(request_id, _entries(ids), reason=reason, error=error, timing=live.timing)
+
+
+def _entries_that_fit(request: Request, max_positions: int | None) -> int:
+    """Return how long an answer may become. Raises ContextTooLong."""
+    if max_positions is None:
+        return request.max_entries
+    num_prompt = len(request.prompt.content_keys)
+    if num_prompt >= max_positions:
+        raise ContextTooLong(
+            f"the conversation has {num_prompt} tokens, and the memory for keys and values holds "
+            f"{max_positions}, with the answer (--kv-mib)",
+            param="messages",
+        )
+    return min(request.max_entries, max_positions - num_prompt)
 
 
 def _entries(ids: Sequence[int]) -> Any:

@@ -88,6 +88,11 @@ class Generator(Protocol):
         """Whether its thread runs jobs."""
         ...
 
+    @property
+    def max_positions(self) -> int | None:
+        """Ids that one job may have with its prompt; None if no memory limits them."""
+        ...
+
     def add(self, job: Job) -> None:
         """Queue a job."""
         ...
@@ -177,6 +182,13 @@ class Batched:
         fatal = self._manager.background_thread_status.fatal_error
         return bool(self._manager.is_running()) and fatal is None
 
+    @property
+    def max_positions(self) -> int | None:
+        """What all pages hold: a job that outgrows them ends transformers' loop, and all others."""
+        processor: Any = self._manager.batch_processor
+        num_blocks = getattr(getattr(processor, "cache", None), "num_blocks", None)
+        return None if num_blocks is None else int(num_blocks) * _PAGE
+
     def add(self, job: Job) -> None:
         """Queue a job."""
         options: dict[str, Any] = {"temperature": 1.0, "top_k": self._vocabulary, "top_p": 1.0}
@@ -241,6 +253,8 @@ class OneByOne:
     def is_alive(self) -> bool:
         """Whether its thread runs jobs."""
         return self._thread.is_alive()
+
+    max_positions = None
 
     def add(self, job: Job) -> None:
         """Queue a job."""
@@ -358,7 +372,7 @@ def _probed(generator: Generator) -> str | None:
 
 
 def _batching(model: Any, kv_bytes: int, share: float) -> ContinuousBatchingConfig:
-    options: dict[str, Any] = {"per_request_processors": True}
+    options: dict[str, Any] = {"per_request_processors": True, "page_size": _PAGE}
     if model.device.type == "cpu" or kv_bytes:
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
