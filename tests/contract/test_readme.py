@@ -160,8 +160,7 @@ def run_here(home: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 @pytest.mark.timeout(900)  # in the slow case a dozen processes that start one after the other
-@pytest.mark.slow  # tests/api/cli has each command
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_command_line_examples(
     port: int,
     environment: dict[str, str],
@@ -169,6 +168,7 @@ def test_command_line_examples(
     beside: bool,
     run_here: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Beside a server, commands use it; `make wheel` tests commands that load models themselves.
 
@@ -180,6 +180,8 @@ def test_command_line_examples(
         environment = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
         monkeypatch.setenv("IZWI_SERVER", environment["IZWI_SERVER"])
         monkeypatch.setenv("IZWI_HOME", environment["IZWI_HOME"])
+    else:  # the server has a voice of the examples' name by now
+        environment = {**environment, "IZWI_HOME": str(tmp_path)}
     out = ""
     for line in "".join(examples).splitlines():
         if beside and not {"|", "*"} & {*line}:
