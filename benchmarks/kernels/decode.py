@@ -9,7 +9,6 @@ linear_tiles.py (of weights in 4 bits: packed_tiles.py) of izwi/backends/torch/t
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from izwi.backends.torch.triton import launch as triton_launch
 from izwi.backends.torch.triton import sampling as triton_sampling
 from izwi.backends.torch.triton.attention_decode import DecodeTiles
 from izwi.backends.torch.triton.linear_tiles import Tiles, bucket_of
+from izwi.backends.torch.triton.tile_search import microseconds
 from izwi.config import WEIGHTS
 
 ROWS = (1, 8, 32, 64)
@@ -117,22 +117,7 @@ _DECODE_CUTS = [
 
 def time_us(call: Callable[[int], object], calls: int = CALLS) -> float:
     """Return microseconds per call, in a graph of `calls` calls; `call` gets the call's index."""
-    for i in range(calls):  # the first call compiles and allocates, so it runs before the capture
-        call(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(calls):
-            call(i)
-    taken: list[float] = []
-    for _ in range(REPLAYS):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        taken.append(1e3 * start.elapsed_time(stop) / calls)
-    return statistics.median(taken)
+    return microseconds(call, calls, REPLAYS)
 
 
 def both_us(call: Callable[[int], object]) -> Row:

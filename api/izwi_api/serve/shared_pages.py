@@ -1,7 +1,7 @@
 """Pages of a prefix in memory that two engines of one machine share: one writes them, one reads.
 
 The memory has no name in any file system. Its writer keeps it open until it is told to free it, and
-it is gone when neither process has it: nothing is left behind, whoever dies.
+it is gone when neither process has it: nothing is left behind, whichever process dies.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 // divide the inputs of each stage; their sums are added through shared memory.
 //
 // Why no buffer needs two copies: every output of a phase depends on all outputs of the phase before
-// (attention: of its head), so whoever writes a buffer again knows that all have read it.
+// (attention: of its head), so the block that writes a buffer again knows that all have read it.
 //
 // The macros without a default are sizes of the model; see frame_codes.py.
 

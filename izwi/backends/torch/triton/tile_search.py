@@ -115,7 +115,7 @@ def search(
             tiles_tried = list(dict.fromkeys((used, *_candidates(product[0]))))
             runs = list(pool.map(trial.runs, tiles_tried))
         timed = {
-            tiles: _microseconds(partial(trial.multiply, tiles))
+            tiles: microseconds(partial(trial.multiply, tiles))
             for tiles, fits in zip(tiles_tried, runs, strict=True)
             if fits
         }
@@ -155,23 +155,31 @@ def _candidates(rows: int) -> tuple[Tiles, ...]:
     return _SOME if rows <= 16 else _MANY
 
 
-def _microseconds(call: Callable[[int], object]) -> float:
-    """Return the time of a call on the device, in a graph of many."""
-    for turn in range(_CALLS):
+def microseconds(
+    call: Callable[[int], object], calls: int = _CALLS, replays: int = _REPLAYS
+) -> float:
+    """Return the time of a call on the device, in a graph of many; median of some replays.
+
+    Args:
+        call: Launches the work; gets its turn among the calls.
+        calls: Calls in the graph.
+        replays: How often the graph is timed.
+    """
+    for turn in range(calls):  # the first compiles and allocates, so it runs before the capture
         call(turn)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for turn in range(_CALLS):
+        for turn in range(calls):
             call(turn)
     taken: list[float] = []
-    for _ in range(_REPLAYS):
+    for _ in range(replays):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         stop.record()
         torch.cuda.synchronize()
-        taken.append(1e3 * start.elapsed_time(stop) / _CALLS)
+        taken.append(1e3 * start.elapsed_time(stop) / calls)
     return statistics.median(taken)
 
 
