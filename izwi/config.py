@@ -11,7 +11,7 @@ POLICY_NAMES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
 # Drafts of the next entries: none, from the sequence's own n-grams, or those only where they pay.
 SPECULATIONS = ("off", "ngram", "auto")
-ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
+ATTENTIONS = ("auto", "torch", "triton", "sgl-kernel")  # what a backend's decoders attend with
 # How a backend keeps the weights of large products: "auto" packed where the checkpoint packs them,
 # "float" always as numbers of the device's dtype.
 WEIGHTS = ("auto", "float", "int8", "fp8", "int4")

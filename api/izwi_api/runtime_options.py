@@ -17,7 +17,7 @@ class RuntimeOptions:
     Attributes:
         offline: Never ask the hub for a checkpoint.
         weights: Format of the decoders' weights: "auto", "int8", "fp8" or "int4".
-        attention: Attention of the decoders: "auto", "torch" or "triton".
+        attention: Attention of the decoders: one of ATTENTIONS.
         runner: What runs the models: "izwi", or "transformers" for any chat model.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Time attention of decodes and of long prompts by library: ours in Triton, torch's, FlashInfer's.
+"""Time attention of decodes and prompts: ours in Triton, torch's, sgl-kernel's, FlashInfer's.
 
 Decodes read pages of 16 positions through tables. Ours also normalises and rotates
 queries and keys and writes the new ones; the others are timed for attention alone, and torch over
-keys that were gathered before ("torch, gathered") and with gathering ("torch"). FlashInfer is timed
-where it is installed; its `plan`, which the host runs before each step, has a column of its own.
+keys that were gathered before ("torch, gathered") and with gathering ("torch"). Libraries are timed
+where they are installed. FlashInfer's `plan`, which the host runs before each step, has a column of
+its own. "sgl-kernel" of prompts is what `--attention sgl-kernel` runs, with norms and writes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.kernels.cases import DEVICE, PACKED, PAGE, SPEC, Step, normal
 from benchmarks.kernels.decode import shown, time_us
 from benchmarks.measure import write_result
 from izwi.backends.torch.triton.attention_decode import rope_tables
+from izwi.backends.torch.triton.attention_flash import flash_attention, has_flash
 from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.ops.attention import divide
 
@@ -77,8 +79,22 @@ def decodes(rows: int, length: int) -> Iterator[tuple[str, Call, float | None]]:
                 return scaled_dot_product_attention(heads, *gathered(i % layers), enable_gqa=True)
 
         yield "torch", both, None
+    if has_flash(DEVICE):
+        yield "sgl-kernel", _flash_decode(step, q, rows, length, layers), None
     if importlib.util.find_spec("flashinfer") is not None:
         yield from _flashinfer(step, q, rows, length, layers)
+
+
+def _flash_decode(step: Step, q: Tensor, rows: int, length: int, layers: int) -> Call:
+    shape = -1, PAGE, KV_HEADS, HEAD_DIM
+    caches = step.cache.keys, step.cache.values
+    planes = [tuple(cache[n].view(shape) for cache in caches) for n in range(layers)]
+    heads = q.reshape(rows, 1, HEADS, HEAD_DIM).contiguous()
+    lengths = torch.full((rows,), length, dtype=torch.int32, device=DEVICE)
+    tables = step.tables.view(rows, -1)
+    return lambda i: flash_attention()(
+        heads, *planes[i % layers], cache_seqlens=lengths, page_table=tables, causal=True
+    )
 
 
 def _flashinfer(
@@ -130,10 +146,12 @@ def prompts(behind: int) -> Iterator[tuple[str, Call, float | None]]:
     runs = torch.zeros(_PROMPT, device=DEVICE, dtype=torch.int32)
     width = torch.tensor([len(step.tables)], device=DEVICE, dtype=torch.int32)
     rope = rope_tables(total, HEAD_DIM, 1e6, DEVICE, torch.bfloat16)
-    context = PagedPrompt(step.cache, positions, step.tables, width, rope, total, runs)
+    context = PagedPrompt(step.cache, positions, step.tables, width, rope, total, runs, 1)
     q, k, v = divide(normal(_PROMPT, PACKED), SPEC)
     norm = normal(HEAD_DIM)
     yield "triton", lambda _: context.attend_fused(0, q, k, v, SPEC, norm, norm), None
+    if has_flash(DEVICE):
+        yield "sgl-kernel", lambda _: context.attend_flash(0, q, k, v, SPEC, norm, norm), None
     one = q.reshape(1, _PROMPT, HEADS, HEAD_DIM).transpose(1, 2)
     keys, values = (normal(1, KV_HEADS, total, HEAD_DIM) for _ in range(2))
     mask = causal_lower_right(_PROMPT, total)

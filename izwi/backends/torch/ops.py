@@ -47,7 +47,7 @@ class TorchOps(TorchAudioOps, Ops):
     """
 
     captures = False  # whether steps can be captured as graphs
-    attentions: tuple[str, ...] = ("torch",)  # available implementations, the default first
+    attentions: tuple[str, ...] = ("torch",)  # those that need no more packages, the default first
 
     def __init__(
         self,
@@ -72,9 +72,18 @@ class TorchOps(TorchAudioOps, Ops):
         self.dtype = dtype
         self._quantized_dtype = quantized_dtype(weights, self.device)
         self.packs = weights != "float"  # whether weights that a checkpoint packs may stay so
-        self.attends_with = _choose_attention(attention, self.attentions)
+        self.attends_with = _choose_attention(attention, self.available_attentions())
         self._last_view: WindowView | None = None
         self._block_sizes: set[tuple[int, int]] = set()  # of packed weights, see `try_products`
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether decoders attend with kernels that find pages through tables on the device."""
+        return self.attends_with != "torch"
+
+    def available_attentions(self) -> tuple[str, ...]:
+        """List the implementations of attention that run on this device, the default first."""
+        return self.attentions
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
@@ -384,8 +393,15 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return wide if weight is None else wide * weight
 
 
+_NEEDED = {
+    "triton": "a CUDA device and the package triton",
+    "sgl-kernel": "a CUDA device of compute capability 8 or 9 and the packages triton and "
+    "sglang-kernel",
+}
+
+
 def _choose_attention(attention: str, there: Sequence[str]) -> str:
-    """Return the implementation of the decoders' attention to use: our kernels or torch.
+    """Return the implementation of the decoders' attention to use.
 
     Args:
         attention: One of ATTENTIONS.
@@ -399,8 +415,7 @@ def _choose_attention(attention: str, there: Sequence[str]) -> str:
         return there[0]
     if attention not in there:
         raise InvalidRequest(
-            f"attention {attention!r} is not available here: it takes a CUDA device and the "
-            "package triton",
+            f"attention {attention!r} is not available here: it takes {_NEEDED[attention]}",
             param="attention",
         )
     return attention

@@ -45,7 +45,7 @@ def test_traces_tell_quantized_weights_apart():
 @pytest.mark.parametrize(
     ("asked", "reported"),
     [
-        ("flash", "attention must be one of auto, torch, triton, got 'flash'"),
+        ("flash", "attention must be one of auto, torch, triton, sgl-kernel, got 'flash'"),
         pytest.param("triton", "attention 'triton' is not available here", marks=pytest.mark.slow),
     ],
 )

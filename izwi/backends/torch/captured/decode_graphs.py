@@ -85,7 +85,7 @@ def paged_context(
     cache = DecodeCache(keys, values, kv.page_size)
     rows = staged.positions, staged.tables, staged.table_width
     context = (
-        PagedPrompt(cache, *rows, rope, max_keys, staged.runs)
+        PagedPrompt(cache, *rows, rope, max_keys, staged.runs, staged.num_tables)
         if together
         else PagedDecode(cache, *rows, rope, max_keys)
     )

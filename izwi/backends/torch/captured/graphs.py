@@ -137,7 +137,7 @@ class Graphs:
         """Capture everything that requests can need, so that none of them waits for it."""
         watch_triton()
         kv = arrays.kv
-        capturable = _capturable(model, kv, ops.attends_with)
+        capturable = _capturable(model, kv, reads_tables=ops.reads_tables)
         encoders = _encoders(model, ops, config, capturers.steps)
         decodes = prompts = None
         if capturable is not None:
@@ -277,7 +277,7 @@ def _decodes(
     capturer: GraphCapturer,
 ) -> DecodeGraphs:
     # torch would gather as many keys as a sequence can come to have
-    most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
+    most_keys = model.max_positions if ops.reads_tables else FEW_KEYS
     decodes = DecodeGraphs(model, kv, capturer, config.max_running, suppressed, most_keys)
     if capturer.captures:
         decodes.warm_up(adapted=config.adapters)
@@ -291,7 +291,7 @@ def _prompts(
     config: EngineConfig,
     capturer: GraphCapturer,
 ) -> PromptGraphs | None:
-    if ops.attends_with != "triton":
+    if not ops.reads_tables:
         return None
     prompts = PromptGraphs(model, kv, capturer, config.max_running)
     if capturer.captures:
@@ -313,7 +313,7 @@ def _codec(
     return codec
 
 
-def _capturable(model: Model, kv: PagedKV, attends_with: str) -> CapturableModel | None:
+def _capturable(model: Model, kv: PagedKV, *, reads_tables: bool) -> CapturableModel | None:
     """Return the model if its decode steps can be captured, else None.
 
     Not supported are attention windows, and several tracks with attention in torch.
@@ -321,5 +321,5 @@ def _capturable(model: Model, kv: PagedKV, attends_with: str) -> CapturableModel
     plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
     repeats = not model.tracks[0].in_prompt
     if len(model.tracks) > 1:
-        repeats = isinstance(model, CapturableTracks) and attends_with == "triton"
+        repeats = isinstance(model, CapturableTracks) and reads_tables
     return model if plain and repeats and isinstance(model, Capturable) else None

@@ -107,7 +107,7 @@ class StagedPositions:
                 table, the one that `runs` numbers. None: each row has its own.
         """
         self._together = max_runs is not None
-        num_tables = size if max_runs is None else min(size, max_runs)
+        self.num_tables = size if max_runs is None else min(size, max_runs)
         self._tables_there: dict[int, list[int]] = {}  # of rows that share no table, by place
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
@@ -116,7 +116,7 @@ class StagedPositions:
             "runs": (np.int32, (size,)),
             **(more or {}),
             "table_width": (np.int32, (1,)),
-            "tables": (np.int32, (num_tables * max_pages,)),  # the last, since little of it is used
+            "tables": (np.int32, (self.num_tables * max_pages,)),  # the last, as little is used
         }
         self.size = size
         self._buffer = StagedBuffer(fields, device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # ruff: noqa: N803 (constants of a kernel are upper case)
 # mypy: allow-untyped-decorators, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode
+from izwi.backends.torch.triton.attention_flash import Runs, attend, turned_queries
 from izwi.backends.torch.triton.attention_kernels import (
     LOG2_E,
     angle_of,
@@ -94,6 +96,7 @@ class PagedPrompt(PagedDecode):
         rope: tuple[Tensor, Tensor] | None,
         max_keys: int,
         runs: Tensor,
+        max_runs: int | None = None,
     ):
         """Prepare a step.
 
@@ -106,9 +109,10 @@ class PagedPrompt(PagedDecode):
             rope: Cosine and sine.
             max_keys: Maximum number of keys of a row.
             runs: (rows,) int32, ascending: rows with the same number are positions of one sequence.
+            max_runs: Maximum number of sequences; None for one a row.
         """
         super().__init__(cache, positions, tables, table_width, rope, max_keys)
-        self._runs = runs
+        self._runs, self._max_runs = runs, max_runs or len(runs)
 
     @property
     def _table_of(self) -> Tensor:
@@ -157,6 +161,29 @@ class PagedPrompt(PagedDecode):
             **options,
         )
         return out
+
+    @cached_property
+    def _laid_out(self) -> Runs:
+        """The step's sequences as the library takes them, once for all layers."""
+        shape = self._max_runs, triton.cdiv(self._max_keys, self._cache.page_size)
+        places = self._positions, self._runs, self._tables, self._table_width
+        return Runs.of(*places, shape)
+
+    def attend_flash(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        spec: AttentionSpec,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+    ) -> Tensor:
+        """As `attend_fused`, by FlashAttention 3; empty rows follow all others."""
+        self._store_keys(layer, k, v, spec, k_norm)
+        queries = turned_queries(q, self._positions, self.rotary, self._rope, spec, q_norm)
+        planes = self._cache.keys[layer], self._cache.values[layer]
+        return attend(queries, planes, self._cache.page_size, self._laid_out, spec.head_dim**-0.5)
 
     def _store_keys(
         self, layer: int, k: Tensor, v: Tensor, spec: AttentionSpec, k_norm: Tensor | None

@@ -31,6 +31,8 @@ from izwi.backends.torch.triton.attention_decode import (
     ScratchDecode,
     takes_heads,
 )
+from izwi.backends.torch.triton.attention_flash import has_flash, takes_prompt
+from izwi.backends.torch.triton.attention_prompt import PagedPrompt
 from izwi.backends.torch.triton.rows import PendingNorm
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.ops.attention import divide
@@ -239,12 +241,15 @@ class TritonOps(TorchOps):
         return self._frames.draw(stack(), x, pick)
 
     # -- attention ---------------------------------------------------------------------------
+    def available_attentions(self) -> tuple[str, ...]:
+        return (*self.attentions, *(["sgl-kernel"] if has_flash(self.device) else []))
+
     def scratch_context(  # type: ignore[override]  # both are scratch contexts
         self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
     ) -> ScratchDecode | ScratchCache:
         fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec.head_dim)
         if (
-            self.attends_with != "triton"
+            not self.reads_tables
             or not fits
             or self.dtype not in _DTYPES
             or torch.is_grad_enabled()
@@ -264,8 +269,14 @@ class TritonOps(TorchOps):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
     ) -> Tensor:
-        if isinstance(context, PagedDecode) and self.attends_with == "torch":
+        if isinstance(context, PagedDecode) and not self.reads_tables:
             context = context.in_torch
+        if (
+            self.attends_with == "sgl-kernel"
+            and isinstance(context, PagedPrompt)
+            and takes_prompt(len(q), spec.head_dim, q.dtype)
+        ):
+            return context.attend_flash(layer, q, k, v, spec, q_norm, k_norm)
         if isinstance(context, PagedDecode | ScratchDecode):
             return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm)
         return super().attention(
@@ -287,7 +298,7 @@ class TritonOps(TorchOps):
     ) -> Tensor:
         if (
             norm is None
-            and self.attends_with == "triton"
+            and self.reads_tables
             and isinstance(context, PagedDecode | ScratchDecode)
             and context.takes_pending
             and not _takes_product(weight, x)
