@@ -44,7 +44,7 @@ from izwi.config import EngineConfig
 from izwi.engine.engine import Engine
 from izwi.host.rank_links import FollowerLink, FollowerProcesses
 from izwi.ops.ranks import Part, RankPlace
-from izwi.runner.ranks import follow
+from izwi.runner.following import follow
 from izwi_models.qwen3_chat import FAMILY
 from izwi_models.qwen3_chat.config import ChatConfig, read_config
 from tests.models.tiny_chat import TINY

@@ -1,4 +1,4 @@
-"""One model on several ranks: rank 0 plans and tells, the others follow.
+"""One model on several ranks, as rank 0 sees the others: it plans and tells, they follow.
 
 Every rank runs the same steps over its own heads, pages and weights. Audio encoders and codecs run
 on rank 0 alone.
@@ -6,29 +6,17 @@ on rank 0 alone.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from izwi.backends.protocol import Backend, PagedKV
-from izwi.host.rank_links import FollowerLink, FollowerProcesses
+from izwi.backends.protocol import PagedKV
+from izwi.host.rank_links import FollowerProcesses
 from izwi.model.step_batch import StepBatch
 from izwi.request.serialization import Frame, encode
-from izwi.runner.rank_orders import (
-    CopyPages,
-    OrderDecoder,
-    ReadPages,
-    RunStep,
-    StepEncoder,
-    WritePages,
-)
-
-if TYPE_CHECKING:
-    from izwi.runner.runner import Runner
+from izwi.runner.rank_orders import CopyPages, ReadPages, StepEncoder, WritePages
 
 
 class RankFailed(BaseException):
@@ -116,44 +104,3 @@ class RankedPages:
         parts = np.ascontiguousarray(parts)
         self._followers.send(encode(WritePages(self._followers.model, list(pages), parts)))
         self._kv.write_pages(pages, parts[0])
-
-
-def follow(runners: Sequence[Runner], link: FollowerLink, prompts: Sequence[type[Any]]) -> NoReturn:
-    """Do what rank 0 tells, until it is gone.
-
-    Args:
-        runners: Those of the same models in the same order.
-        link: From rank 0.
-        prompts: See `izwi.model.protocol.Family.prompts`.
-    """
-    backend: Backend = runners[0].backend
-    orders = OrderDecoder(prompts, backend.ops.array)
-    in_flight: deque[Callable[[], object]] = deque()
-    with backend.own_stream(), backend.running():
-        while True:
-            _execute(orders, link, runners, in_flight)
-
-
-def _execute(
-    orders: OrderDecoder,
-    link: FollowerLink,
-    runners: Sequence[Runner],
-    in_flight: deque[Callable[[], object]],
-) -> None:
-    order = orders.decode(link.receive())
-    runner = runners[order.model]
-    match order:
-        case RunStep():
-            batch = orders.batch(order)
-            if not order.launched:
-                runner.run(batch)
-                return
-            in_flight.append(runner.launch_batch(batch))
-            while len(in_flight) > 1:  # as rank 0: the device has one more step to run
-                in_flight.popleft()()
-        case CopyPages():
-            runner.kv.copy(order.moves)
-        case ReadPages():
-            link.send([runner.kv.read_pages(order.pages).tobytes()])
-        case WritePages():
-            runner.kv.write_pages(order.pages, order.data[runner.backend.ops.ranks.index])

@@ -19,8 +19,8 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi.host.allocator import settle
 from izwi.host.rank_links import FollowerLink, FollowerProcesses
 from izwi.ops.ranks import RankPlace
+from izwi.runner.following import follow
 from izwi.runner.planning import prepare_device
-from izwi.runner.ranks import follow
 from izwi_api.environment import read_log
 from izwi_api.serve.control import EngineSpec, RankSpec, decode_rank, encode_rank
 from izwi_api.serve.process_log import log_as_the_server
