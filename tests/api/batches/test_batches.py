@@ -322,7 +322,7 @@ def test_a_batch_that_cannot_be_run_waits_and_expires(ann, monkeypatch) -> None:
         runs.append(1)
         raise ValueError("a fault of our own")
 
-    monkeypatch.setattr(BatchStore, "now_s", lambda self: int(time.time()) + shift)
+    monkeypatch.setattr(BatchStore, "now_s", lambda _: int(time.time()) + shift)
     monkeypatch.setattr(runner_module, "check_lines", broken)
     monkeypatch.setattr(runner_module, "_BROKEN_WAIT_S", 0.2)
     monkeypatch.setattr(runner_module, "POLL_S", 0.05)
