@@ -15,6 +15,8 @@ from izwi.errors import CheckpointError
 
 T = TypeVar("T")
 
+# An index of 100,000 tensors, or a tokenizer's configuration, has less.
+_MOST_JSON_BYTES = 64 << 20
 _MOST_LAYERS = 1024  # of one stack; published ones have at most 126
 
 
@@ -26,10 +28,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
+    if path.stat().st_size > _MOST_JSON_BYTES:
+        raise CheckpointError(f"{path} is larger than {_MOST_JSON_BYTES} bytes")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text)
+        if "\\u" in text:  # an escape may be half a character, which nothing can encode
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+        raise CheckpointError(f"{path} is not JSON: {error!s:.200}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return value
