@@ -115,6 +115,21 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
     conversation.add(parse_item(call, WIRE))
 
 
+def test_the_parts_of_a_conversation_are_limited() -> None:
+    conversation = Conversation()
+    content = [{"type": "input_text", "text": "a"}] * 64
+    message = {"type": "message", "role": "user", "content": content}
+    for _ in range(8192 // 64):
+        conversation.add(parse_item(message, WIRE))
+    with pytest.raises(EventError, match="8192 parts") as refused:
+        conversation.add(parse_item(message, WIRE))
+    assert refused.value.code == "too_many_items"
+    first = conversation.items[0]
+    conversation.append(parse_item(message, WIRE))  # what was said is always taken
+    assert first not in conversation.items
+    assert len(conversation.items) == 8192 // 64
+
+
 async def test_seconds_of_audio_in_one_message_let_others_run(monkeypatch) -> None:
     num_turns, written, write = 0, [], InputBuffer.write
 
