@@ -137,7 +137,7 @@ def test_numbers_that_are_none_are_refused(value: float, alpha: float, tmp_path:
 
 
 HEADS = {
-    "long": (b"{" + b" " * 8, 2**40),
+    "long": (b"{" + b" " * 8, 2**30),
     "longest": (b"{}", 2**64 - 1),
     "17 MiB": (b"{}" + b" " * (17 << 20), 17 << 20),
     "cut off": (b"", None),
@@ -162,5 +162,7 @@ def test_heads_that_lie_are_refused_before_they_are_read(kind: str, tmp_path: Pa
     length = len(head) if size is None else size
     content = b"\0" * 5 if kind == "cut off" else length.to_bytes(8, "little") + head
     (folder / "adapter_model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"adapter_model.safetensors is not a safetensors"):
+    reason = r"its header has \d+ bytes" if size is not None else ""
+    message = rf"adapter_model.safetensors is not a safetensors file: .*{reason}"
+    with pytest.raises(CheckpointError, match=message):
         check_adapter(folder, ADAPTABLE)

@@ -201,7 +201,7 @@ async def test_a_long_message_of_a_carrier_lets_others_run(carrier, start, silen
     while len(pieces) < 99:
         num_turns += 1
         await asyncio.sleep(0)
-    wire.inbox.put_nowait("x" * (1 << 20) + "x")
+    wire.inbox.put_nowait(json.dumps({"event": "other", "more": "x" * (1 << 20)}))
     with pytest.raises(ClientLeft):
         await receiving
     assert max(size for _, size in pieces) <= 2 * 24_000 // 8
