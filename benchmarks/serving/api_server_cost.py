@@ -166,7 +166,7 @@ def serve(home: Path, keyed: bool, profile: Path | None) -> None:
 
     from izwi_api.http.server import Server, server_config
     from izwi_api.serve.app import create_app
-    from izwi_api.serve.process_log import WithoutQueries
+    from izwi_api.serve.redaction import redact_records
     from izwi_api.settings import Access, Settings
 
     access = Access(allowed_hosts=())
@@ -175,8 +175,7 @@ def serve(home: Path, keyed: bool, profile: Path | None) -> None:
     settings = Settings(home=home, decode_workers=0, access=access)
     app = create_app(InstantEngine(), InstantRegistry(), settings)  # type: ignore[arg-type]
     logging.basicConfig(level=logging.INFO)  # like `izwi serve`
-    for name in ("uvicorn.access", "uvicorn.error"):
-        logging.getLogger(name).addFilter(WithoutQueries())
+    redact_records()
     config = server_config(app, "127.0.0.1", 0, settings.pace.max_head_s)
 
     class Announced(Server):

@@ -25,6 +25,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+# As many as the inputs and outputs of large models have; published adapters have at most 512.
+_MOST_RANK = 4096
 # Initial weights that are taken out of the base model, which then is another one.
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 # Keys of the configuration, each with what it must be for the sum of two products to be exact.
@@ -86,7 +88,7 @@ def read_adapter(folder: Path, adaptable: Mapping[str, tuple[int, ...]]) -> dict
     found = check_adapter(folder, adaptable)
     config = _read_config(folder)
     return {
-        name: MatrixUpdate(_floats(down), _floats(up) * np.float32(config.scale))
+        name: MatrixUpdate(_floats(down), _floats(up, config.scale))
         for name, (down, up) in found.items()
     }
 
@@ -115,22 +117,29 @@ def _read_config(folder: Path) -> _Config:
     values = read_json(path)
     kind = values.get("peft_type")
     if kind != "LORA":
-        raise CheckpointError(f"{path}: peft_type {kind!r} is not supported: 'LORA' is")
+        raise CheckpointError(f"{path}: peft_type {kind!r:.80} is not supported: 'LORA' is")
     for key, allowed in _UNSUPPORTED.items():
         if values.get(key) not in allowed and key in values:
-            raise CheckpointError(f"{path}: {key} = {values[key]!r} is not supported")
+            raise CheckpointError(f"{path}: {key} = {values[key]!r:.80} is not supported")
     made = values.get("init_lora_weights", True)
     if isinstance(made, str) and made.lower().startswith(_CHANGES_BASE):
         raise CheckpointError(
-            f"{path}: init_lora_weights = {made!r} is not supported, because it changes the base "
-            "model; convert the adapter to a plain one"
+            f"{path}: init_lora_weights = {made!r:.80} is not supported, because it changes the "
+            "base model; convert the adapter to a plain one"
         )
     rank, alpha = values.get("r"), values.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise CheckpointError(f"{path}: r must be a positive integer, got {rank!r}")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= _MOST_RANK:
+        raise CheckpointError(
+            f"{path}: r must be a positive integer, at most {_MOST_RANK}, got {rank!r:.80}"
+        )
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not _is_float32(alpha):
+        raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r:.80}")
     return _Config(rank, alpha / (math.sqrt(rank) if values.get("use_rslora") else rank))
+
+
+def _is_float32(value: float) -> bool:
+    """Whether a number is finite in float32; an integer may be too large for any float."""
+    return abs(value) <= float(np.finfo(np.float32).max)  # false for NaN, too
 
 
 def _module_of(path: Path, name: str) -> str:
@@ -166,8 +175,9 @@ def _pair(
     return pair[0], pair[1]
 
 
-def _floats(tensor: StoredTensor) -> Any:
-    values = tensor.array().astype(np.float32)
+def _floats(tensor: StoredTensor, scale: float = 1.0) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        values = tensor.array().astype(np.float32) * np.float32(scale)
     if not np.isfinite(values).all():
         raise CheckpointError(
             f"{tensor.path}: tensor {tensor.name!r} has values that are no numbers"

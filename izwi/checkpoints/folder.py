@@ -15,7 +15,15 @@ from izwi.errors import CheckpointError
 
 T = TypeVar("T")
 
-_MOST_LAYERS = 1024  # of one stack; published ones have at most 126
+# An index of 100,000 tensors, or a tokenizer's configuration, has less.
+_MOST_JSON_BYTES = 64 << 20
+# Of one stack, or codebooks of one codec; published ones have at most 126 and 32.
+_MOST_LAYERS = 1024
+_COUNTED = re.compile(r".*(layers|quantizers|codebooks|code_groups)")
+_POSITIVE = re.compile(
+    r"compress|(?!.*context_size).*_(heads|size|dim|rates?|ratios|strides?|filters|channels)"
+    r"|(kernel|stride|hop)\w*"
+)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,10 +34,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
+    if path.stat().st_size > _MOST_JSON_BYTES:
+        raise CheckpointError(f"{path} is larger than {_MOST_JSON_BYTES} bytes")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text)
+        if "\\u" in text:  # an escape may be half a character, which nothing can encode
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+        raise CheckpointError(f"{path} is not JSON: {error!s:.200}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return value
@@ -57,15 +70,18 @@ def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _check_counts(config: Any, where: str) -> None:
-    """Refuse numbers of layers that would be counted for ever, and heads that divide by zero."""
+    """Refuse numbers of layers that would be counted for ever, and sizes that divide by zero."""
     if not is_dataclass(config):
         return
     for field in fields(config):
         value, name = getattr(config, field.name), f"{where}.{field.name}"
-        if isinstance(value, int) and "layers" in field.name and not 0 <= value <= _MOST_LAYERS:
-            raise CheckpointError(f"{name} must be between 0 and {_MOST_LAYERS}, got {value}")
-        if isinstance(value, int) and field.name.endswith("_heads") and value < 1:
-            raise CheckpointError(f"{name} must be at least 1, got {value}")
+        for one in value if isinstance(value, tuple) else (value,):
+            if not isinstance(one, int) or isinstance(one, bool):
+                continue
+            if _COUNTED.fullmatch(field.name) and not 0 <= one <= _MOST_LAYERS:
+                raise CheckpointError(f"{name} must be between 0 and {_MOST_LAYERS}, got {one}")
+            if _POSITIVE.fullmatch(field.name) and one < 1:
+                raise CheckpointError(f"{name} must be at least 1, got {one}")
         _check_counts(value, name)
 
 

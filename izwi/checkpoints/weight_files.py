@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from izwi.ops.ranks import Part
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHT = ".weight"
+# A file beside the index or, of a checkpoint that shares weights, in a folder beside its own.
+_SHARD = re.compile(r"(\.\./(?!\.\.?/)[^/\\\0]+/)?[^/\\\0]+\.safetensors")
 NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 
@@ -47,6 +50,11 @@ def _file_of(folder: Path) -> dict[str, Path]:
     if not isinstance(shard_of, dict):
         raise CheckpointError(f"{index} lacks the object 'weight_map'")
     for name in sorted({str(name) for name in shard_of.values()}):
+        if not _SHARD.fullmatch(name):
+            raise CheckpointError(
+                f"{index}: weight_map names {name!r:.80}; it may name safetensors files of this "
+                "folder, or of a folder beside it"
+            )
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name} is named by {index.name} but is missing")
     return {tensor: folder / str(name) for tensor, name in shard_of.items()}

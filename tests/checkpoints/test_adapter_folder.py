@@ -42,9 +42,20 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"trainable_token_indices": [3]}, "trainable_token_indices = .* is not supported"),
     ({"target_parameters": ["x"]}, "target_parameters = .* is not supported"),
     ({"init_lora_weights": "pissa_niter_4"}, "'pissa_niter_4' is not supported, because it"),
-    ({"r": 0}, "r must be a positive integer, got 0"),
-    ({"r": True}, "r must be a positive integer, got True"),
+    ({"r": 0}, "r must be a positive integer, at most 4096, got 0"),
+    ({"r": True}, "r must be a positive integer, at most 4096, got True"),
     ({"lora_alpha": "much"}, "lora_alpha must be a number, got 'much'"),
+    ({"r": 10**400}, "r must be a positive integer, at most 4096, got 1000"),
+    ({"r": 4097}, "r must be a positive integer, at most 4096, got 4097"),
+    ({"r": 2**63}, "r must be a positive integer, at most 4096"),
+    ({"r": 1e300}, "r must be a positive integer"),
+    ({"r": [4] * 100_000}, "r must be a positive integer"),
+    ({"lora_alpha": 10**400}, "lora_alpha must be a number, got 1000"),
+    ({"lora_alpha": 1e300}, "lora_alpha must be a number, got 1e.300"),
+    ({"lora_alpha": float("nan")}, "lora_alpha must be a number, got nan"),
+    ({"lora_alpha": float("-inf")}, "lora_alpha must be a number, got -inf"),
+    ({"modules_to_save": ["x" * 99] * 10_000}, "modules_to_save = .* is not supported"),
+    ({"peft_type": "x" * 10**6}, "peft_type '.* is not supported"),
     ({"r": 8}, r"'base_model.*lora_A.weight' is \(4, .*, expected \(8, "),
 ]
 
@@ -54,8 +65,9 @@ def test_other_configurations_are_refused(
     config: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = write_adapter(tmp_path / "a", draw_adapter(ADAPTABLE, 0), **config)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as refused:
         check_adapter(folder, ADAPTABLE)
+    assert len(str(refused.value)) < 1000
 
 
 def wrong_tensors() -> dict[str, tuple[dict[str, Any], str]]:
@@ -113,3 +125,44 @@ def test_the_digest_is_of_the_contents(tmp_path: Path) -> None:
     assert first.digest == same.digest != other.digest
     assert first.salt == same.salt != other.salt
     assert 0 <= first.salt < 1 << 63
+
+
+@pytest.mark.parametrize(("value", "alpha"), [(np.nan, 1.0), (np.inf, 1.0), (3e38, 1e6)])
+def test_numbers_that_are_none_are_refused(value: float, alpha: float, tmp_path: Path) -> None:
+    tensors = draw_adapter(ADAPTABLE, 0)
+    tensors[f"{Q}.lora_B.weight"][3, 2] = value
+    folder = write_adapter(tmp_path / "a", tensors, lora_alpha=alpha)
+    with pytest.raises(CheckpointError, match=r"q_proj.lora_B.weight' has values that are no"):
+        read_adapter(folder, ADAPTABLE)
+
+
+HEADS = {
+    "long": (b"{" + b" " * 8, 2**30),
+    "longest": (b"{}", 2**64 - 1),
+    "17 MiB": (b"{}" + b" " * (17 << 20), 17 << 20),
+    "cut off": (b"", None),
+    "deep": (b'{"__metadata__":' + b"[" * 100_000, None),
+    "overflow": (
+        b'{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}',
+        None,
+    ),
+    "too large": (
+        b'{"a":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}',
+        None,
+    ),
+    "not a shape": (b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', None),
+    "backwards": (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}', None),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_heads_that_lie_are_refused_before_they_are_read(kind: str, tmp_path: Path) -> None:
+    head, size = HEADS[kind]
+    folder = write_adapter(tmp_path / "a", draw_adapter(ADAPTABLE, 0))
+    length = len(head) if size is None else size
+    content = b"\0" * 5 if kind == "cut off" else length.to_bytes(8, "little") + head
+    (folder / "adapter_model.safetensors").write_bytes(content)
+    reason = r"its header has \d+ bytes" if size is not None else ""
+    message = rf"adapter_model.safetensors is not a safetensors file: .*{reason}"
+    with pytest.raises(CheckpointError, match=message):
+        check_adapter(folder, ADAPTABLE)

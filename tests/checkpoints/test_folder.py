@@ -91,6 +91,62 @@ def test_an_index_may_take_a_part_of_another_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "../../model.safetensors",
+        "../../../etc/passwd",
+        "/etc/passwd",
+        "/tmp/model.safetensors",
+        "../model.safetensors",
+        ".././model.safetensors",
+        "..\\..\\model.safetensors",
+        "a/../../model.safetensors",
+        "config.json",
+        "a\0.safetensors",
+        "",
+        7,
+        None,
+        ["model.safetensors"],
+    ],
+)
+def test_an_index_names_no_other_files(name: object, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    for place in (tmp_path, folder.parent, folder):
+        save_file(TENSORS, place / "other.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(CheckpointError, match="it may name safetensors files of this folder"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": "\\ud800"}',
+        b'{"a": "\\ud800x", "\\udfff": 1}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a":' + b"[" * 100_000,
+        b"\xff\xfe{}",
+        b"\0" * 100,
+    ],
+)
+def test_files_that_are_no_json_are_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config.json is not JSON") as refused:
+        read_json(path)
+    assert len(str(refused.value)) < 600
+
+
+def test_a_file_larger_than_any_json_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(CheckpointError, match="is larger than"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"b.bias": None}, r"missing tensor 'b\.bias'"),

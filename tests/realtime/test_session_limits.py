@@ -17,12 +17,13 @@ from izwi_api.realtime import dialogue as dialogue_module
 from izwi_api.realtime.hearing.input_audio import InputBuffer
 from izwi_api.realtime.protocol.errors import EventError
 from izwi_api.realtime.protocol.items import Conversation, parse_item
-from izwi_api.realtime.protocol.settings import RealtimeSettings, wire_format
+from izwi_api.realtime.protocol.settings import RealtimeSettings, input_wire, wire_format
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.production_pace import ProductionPace
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
+from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.settings import Settings
 
 
@@ -58,6 +59,7 @@ class _Services:
     settings: Settings = field(default_factory=Settings)
     pace: ProductionPace = field(default_factory=ProductionPace)
     report_answer: object = None
+    loop_turns: LoopTurns = field(default_factory=LoopTurns)
 
 
 SERVICES = _Services(ServedModels(SimpleNamespace(), _Nothing()), SimpleNamespace())
@@ -111,6 +113,73 @@ def test_the_total_text_of_a_conversation_is_limited() -> None:
     conversation.delete(conversation.items[0].item_id)
     call["arguments"] = megabyte[:-1]
     conversation.add(parse_item(call, WIRE))
+
+
+def test_the_parts_of_a_conversation_are_limited() -> None:
+    conversation = Conversation()
+    content = [{"type": "input_text", "text": "a"}] * 64
+    message = {"type": "message", "role": "user", "content": content}
+    for _ in range(8192 // 64):
+        conversation.add(parse_item(message, WIRE))
+    with pytest.raises(EventError, match="8192 parts") as refused:
+        conversation.add(parse_item(message, WIRE))
+    assert refused.value.code == "too_many_items"
+    first = conversation.items[0]
+    conversation.append(parse_item(message, WIRE))  # what was said is always taken
+    assert first not in conversation.items
+    assert len(conversation.items) == 8192 // 64
+
+
+async def test_seconds_of_audio_in_one_message_let_others_run(monkeypatch) -> None:
+    num_turns, written, write = 0, [], InputBuffer.write
+
+    def counted(buffer, data):
+        written.append((num_turns, len(data)))
+        return write(buffer, data)
+
+    monkeypatch.setattr(InputBuffer, "write", counted)
+    audio = base64.b64encode(bytes(2 * 24_000 * 3)).decode()
+    append = {"type": "input_audio_buffer.append", "audio": audio}
+    serving = [asyncio.create_task(serve(FakeWire([append] * 2))) for _ in range(3)]
+    while len(written) < 180:  # 3 sessions of 6 s
+        num_turns += 1
+        await asyncio.sleep(0)
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
+    assert max(size for _, size in written) == 2 * 2400
+    # the pieces of all sessions together: one in each turn of the loop
+    assert len({turn for turn, _ in written}) == 180
+
+
+async def test_a_message_that_does_not_fit_is_refused_as_a_whole() -> None:
+    audio = base64.b64encode(bytes(8000 * 60 * 8)).decode()
+    silent = {"type": "session.update", "session": {"type": "realtime", "audio": {"input": {}}}}
+    silent["session"]["audio"]["input"] = {
+        "turn_detection": None,
+        "format": {"type": "audio/pcmu"},
+    }
+    session = Session(wire := FakeWire([]), SessionLimits())
+    realtime = RealtimeSession(session, SERVICES, RealtimeSettings(model="chat"), 3600.0)
+    dialogue = realtime._dialogue
+    dialogue._buffer._detector.write = lambda _: []  # tested above
+    for message in (silent, {"type": "input_audio_buffer.append", "audio": audio}):
+        await realtime.handle_message(json.dumps(message))
+    assert dialogue.end_ms == 8 * 60_000
+    with pytest.raises(EventError, match="15 minutes"):
+        await realtime.handle_message(
+            json.dumps({"type": "input_audio_buffer.append", "audio": audio})
+        )
+    assert dialogue.end_ms == 8 * 60_000
+    # and what is there is not converted again and again
+    silent["session"]["audio"]["input"]["format"] = {"type": "audio/pcma"}
+    with pytest.raises(EventError, match="commit or clear it before") as refused:
+        await realtime.handle_message(json.dumps(silent))
+    assert refused.value.code == "input_audio_buffer_not_empty"
+    assert input_wire(dialogue.settings).name == dialogue._buffer.wire.name == "audio/pcmu"
+    await realtime.handle_message('{"type": "input_audio_buffer.clear"}')
+    await realtime.handle_message(json.dumps(silent))
+    assert not wire.events
 
 
 def test_the_input_buffer_does_not_depend_on_how_a_long_turn_is_cut() -> None:

@@ -5,14 +5,17 @@ The cases of the Autobahn suite that matter most; all of them are in tests/clien
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
 from contextlib import closing
 
 import pytest
+from uvicorn.server import ServerState
 
-from izwi_api.http.server import MAX_WEBSOCKET_BYTES
+from izwi_api.http import server as server_module
+from izwi_api.http.server import MAX_WEBSOCKET_BYTES, WebSocketProtocol, server_config
 from tests.serve.echoing import echoing
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -221,3 +224,119 @@ def test_a_message_that_is_too_large_is_refused_before_it_has_come(port, size):
     too_large = MAX_WEBSOCKET_BYTES + 1 - size
     sent = [*begun, struct.pack("!BBQ4s", FIN | head, 0x80 | 127, too_large, b"mask")]
     assert exchange(port, *sent) == ([], TOO_BIG)
+
+
+def test_a_message_in_too_many_small_fragments_is_refused(port):
+    with closing(Connection(port)) as connection:
+        connection.send(part(TEXT, b"a"), *[part(CONT, b"b")] * 2048, frame(CONT, b"c"))
+        assert connection.frame() == (TEXT, b"a" + b"b" * 2048 + b"c")
+        for size in (0, 15):
+            again = Connection(port)
+            again.send(part(TEXT, b""), *[part(CONT, b"b" * size)] * 33_000)
+            code, reason = PROTOCOL, b"the message has too many small fragments"
+            assert again.frame() == (CLOSE, struct.pack("!H", code) + reason)
+            again.close()
+        fair = [part(CONT, b"b" * 16)] * 4000
+        connection.send(part(TEXT, b""), *fair, frame(CONT))
+        assert connection.frame() == (TEXT, b"b" * 64_000)
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self):
+        self.is_read, self.unsent = True, 0
+
+    def get_extra_info(self, name, default=None):
+        return default
+
+    def pause_reading(self):
+        self.is_read = False
+
+    def resume_reading(self):
+        self.is_read = True
+
+    def write(self, data):
+        self.unsent += len(data)
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+    def is_closing(self):
+        return False
+
+    def close(self): ...
+
+
+@pytest.fixture
+async def protocol():
+    """A connection after its handshake, whose app reads what the test lets it."""
+    app, calls = asyncio.Queue(), asyncio.Queue()
+
+    async def echo(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept"})
+        while await calls.get():
+            app.put_nowait(await receive())
+
+    config = server_config(echo, "127.0.0.1", 0, 5.0)
+    config.load()
+    made = WebSocketProtocol(config, ServerState(), {})
+    made.connection_made(_Transport())
+    made.data_received(HANDSHAKE)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    made.from_app, made.read_one = app, lambda: calls.put_nowait(True)
+    yield made
+    calls.put_nowait(False)
+    made.connection_lost(None)
+    await asyncio.sleep(0)
+
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+async def test_many_frames_of_one_read_are_parsed_in_turns(protocol):
+    sizes, parse = [], protocol.conn.receive_data
+    protocol.conn.receive_data = lambda data: (sizes.append(len(data)), parse(data))
+    protocol.data_received(frame(PONG) * 5000)  # 30 KB
+    num_turns = 0
+    while sum(sizes) < 30_000:
+        assert not protocol.transport.is_read
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert max(sizes) <= 8192
+    assert num_turns >= len(sizes)
+    await asyncio.sleep(0)
+    assert protocol.transport.is_read
+
+
+async def test_nothing_is_parsed_while_the_app_has_messages(protocol):
+    protocol.data_received(b"".join(frame(TEXT, b"%d" % n) for n in range(4000)))
+    for _ in range(30):
+        await asyncio.sleep(0)
+    waiting = protocol.queue.qsize()
+    assert 0 < waiting < 1400
+    assert not protocol.transport.is_read
+    for number in range(2000):
+        protocol.read_one()
+        assert (await protocol.from_app.get())["text"] == f"{number}"
+        assert protocol.queue.qsize() < 1400
+
+
+async def test_a_client_that_reads_no_pongs_is_not_read(protocol, monkeypatch):
+    monkeypatch.setattr(server_module, "_MAX_UNSENT_BYTES", 200_000)
+    protocol.pause_writing()  # as the transport does beyond 64 KiB
+    for _ in range(100):
+        if not protocol.transport.is_read:
+            break
+        protocol.data_received(frame(PING, b"x" * 125) * 100)
+        for _ in range(5):  # 12.5 KB
+            await asyncio.sleep(0)
+    assert 200_000 < protocol.transport.unsent < 250_000
+    protocol.transport.unsent = 0
+    protocol.resume_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert protocol.transport.is_read

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from izwi.errors import InvalidRequest
+from izwi_api.schemas.json_text import MAX_DEPTH, check_depth
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 ENDPOINTS = ("/v1/chat/completions", "/v1/responses", "/v1/audio/speech", TRANSCRIPTIONS)
@@ -86,7 +87,9 @@ def read_line(content: bytes, endpoint: str) -> Asked:
     """Return one line. Raises InvalidRequest if it cannot be run."""
     try:
         asked = msgspec.json.decode(content, type=Asked)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise InvalidRequest("this line is nested too deeply", param="body") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"this line is no request: {str(error)[:200]}") from error
     if not 0 < len(asked.custom_id) <= _MAX_ID_CHARS:
         raise InvalidRequest(f"custom_id has 1 to {_MAX_ID_CHARS} characters", param="custom_id")
@@ -94,6 +97,10 @@ def read_line(content: bytes, endpoint: str) -> Asked:
         raise InvalidRequest("method must be POST", param="method")
     if asked.url != endpoint:
         raise InvalidRequest(f"url must be {endpoint}, that of the batch", param="url")
+    try:
+        check_depth(asked.body, MAX_DEPTH)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), param="body") from error
     if asked.body.get("stream") or asked.body.get("stream_format") == "sse":
         raise InvalidRequest("a line of a batch cannot be streamed", param="stream")
     return asked

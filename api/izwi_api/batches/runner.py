@@ -17,7 +17,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from izwi.audio.encode import CONTENT_TYPES
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import InvalidRequest
 from izwi_api.batches.calls import LineAnswer, call_app
 from izwi_api.batches.lines import (
     TRANSCRIPTIONS,
@@ -124,7 +124,7 @@ class BatchRunner:
             try:
                 if await asyncio.to_thread(lambda: self._store.exists):
                     await self._look()
-            except (OSError, sqlite3.Error):
+            except Exception:
                 logger.exception("batches cannot be read")
             self._wake.clear()
             with suppress(TimeoutError):
@@ -163,7 +163,7 @@ class BatchRunner:
             batch = await asyncio.to_thread(self._store.batch, None, batch_id)
             if batch.is_open:
                 await _BatchRun(self, batch).run()
-        except (OSError, sqlite3.Error, IzwiError):
+        except Exception:  # also what nothing foresaw: begun again at once, it would never end
             logger.exception("a batch was interrupted; it goes on in %g s", _BROKEN_WAIT_S)
             self._again_s[batch_id] = asyncio.get_running_loop().time() + _BROKEN_WAIT_S
         finally:
@@ -233,6 +233,22 @@ class _BatchRun:
 
     async def run(self) -> None:
         """Run it to its end. Raises OSError if the disk is full."""
+        try:
+            await self._run()
+        except Exception:
+            if not self._is_expired:
+                raise
+            logger.exception("a batch that cannot be run has expired")
+            output, errors = map(self._store.path, self._batch.results)
+            self._batch.has_output = output.is_file() and output.stat().st_size > 0
+            self._batch.has_errors = errors.is_file() and errors.stat().st_size > 0
+            await self._end("expired")
+
+    @property
+    def _is_expired(self) -> bool:
+        return self._store.now_s() >= self._batch.expires_at
+
+    async def _run(self) -> None:
         batch = self._batch
         checked = await asyncio.to_thread(
             check_lines, self._input, batch.endpoint, self._runner.max_line_bytes
@@ -277,7 +293,7 @@ class _BatchRun:
                 if self._batch.status == "cancelling":
                     status = "cancelled"
                     break
-                if self._store.now_s() >= self._batch.expires_at:
+                if self._is_expired:
                     status = "expired"
                     break
         finally:
@@ -307,13 +323,26 @@ class _BatchRun:
                 continue
             files.begun.begin_line(number)
             try:
-                answer = await self._answer(line)
-                audio = self._audio(number, line, answer)
-                result = await asyncio.to_thread(_result_of, line.custom_id, answer, audio)
-                into = files.output if answer.status < 400 else files.errors
-                await self._append(into, line, result, audio)
+                await self._run_line(number, line, files)
             finally:  # only a process that dies leaves it begun
                 files.begun.give_up(number)
+
+    async def _run_line(self, number: int, line: Line, files: _Files) -> None:
+        """Run a line and append its result. Raises OSError and sqlite3.Error."""
+        audio: AudioFile | None = None
+        try:
+            answer = await self._answer(line)
+            audio = self._audio(number, line, answer)
+            result = await asyncio.to_thread(_result_of, line.custom_id, answer, audio)
+            into = files.output if answer.status < 400 else files.errors
+        except (OSError, sqlite3.Error):
+            raise  # of the disk, whose batch goes on later
+        except Exception:
+            logger.exception("a line of a batch cannot be run")
+            error = {"code": "server_error", "message": "the server failed at this request"}
+            into, result = files.errors, _result(line.custom_id, None, error)
+            audio = None
+        await self._append(into, line, result, audio)
 
     def _audio(self, number: int, line: Line, answer: LineAnswer) -> AudioFile | None:
         """Return the file that a response becomes; None if the line has its audio, or none."""

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from izwi.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMediaType
 from izwi_api.fair_timeout import fair_timeout
 from izwi_api.schemas.form import Form
-from izwi_api.schemas.json_text import check_depth, check_unicode, refuse_constant
+from izwi_api.schemas.json_text import MAX_DEPTH, check_depth, check_unicode, refuse_constant
 from izwi_api.settings import RequestPace
 
 # Room for the other fields of a form and its boundaries, in addition to the file.
@@ -27,8 +27,6 @@ _TURN_BYTES = 1 << 16
 _OTHER_JSON = re.compile(r"application/[a-z0-9!#$&^_.+-]+\+json")
 # An escape of half a surrogate pair; most are followed by the other half.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# Deep enough for any schema, and far from the interpreter's limit of recursion.
-_MAX_DEPTH = 256
 # A field for each likely word of a transcription, and some more.
 _MAX_FIELDS = 512
 
@@ -73,8 +71,8 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
         raise InvalidRequest("the body is not valid JSON") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
-    if content.count(b"{") + content.count(b"[") > _MAX_DEPTH:
-        check_depth(value, _MAX_DEPTH)
+    if content.count(b"{") + content.count(b"[") > MAX_DEPTH:
+        check_depth(value, MAX_DEPTH)
     if _SURROGATE.search(content):
         check_unicode(value)
     return {key: item for key, item in value.items() if item is not None}

@@ -11,6 +11,7 @@ import http
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -19,13 +20,15 @@ from typing import Any
 from uuid import uuid4
 
 import h11
+import h11._readers
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.server import ServerProtocol
@@ -47,12 +50,22 @@ MAX_HANDSHAKE_LINE_BYTES = (8 << 10) - 32
 # Chunks of a few bytes cost the event loop a hundred times more than their content.
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
+# A header line as h11 0.16 reads it (h11._abnf.header_field), without going back. h11's own takes
+# time with the square of the white space before a value: 6 s for 30 KB, before any key is checked.
+HEADER_LINE = re.compile(
+    rb"(?P<field_name>[-!#$%&'*+.^_`|~0-9a-zA-Z]++):[ \t]*+"
+    rb"(?P<field_value>([^\x00\s]++(?:[ \t]++[^\x00\s]++)*+)?+)[ \t]*+"
+)
 
 # Longer than clients and proxies keep an unused connection: a request that is sent just as the
 # server closes the connection is lost. httpx, and so OpenAI's client, closes after 5 s, nginx after
 # 60. uvicorn's default is 5 s.
 _KEEP_ALIVE_S = 75
 
+# Frames of a WebSocket that are parsed at once: 1,365 of them may be in 8 KiB, and take 20 ms.
+_PARSED_BYTES = 8 << 10
+# Beyond this, a client that reads nothing gets no more pongs: what it sends is not read.
+_MAX_UNSENT_BYTES = 4 << 20
 # An append of a realtime session has up to 15 MiB of audio, in base64.
 MAX_WEBSOCKET_BYTES = 24 << 20
 
@@ -236,6 +249,7 @@ def server_config(
         max_head_s: See `Protocol`.
         tls: Serve HTTPS with this certificate.
     """
+    h11._readers.header_field_re = HEADER_LINE
     # uvicorn instantiates this class for each connection.
     protocol = type("TimedProtocol", (Protocol,), {"max_head_s": max_head_s})
     return uvicorn.Config(
@@ -294,10 +308,22 @@ class Frames(ServerProtocol):
     websockets treats that as a protocol error (1002). But RFC 6455 (5.4) allows control frames
     between the fragments of a message, and a close frame is one, so the response is the client's
     own code.
+
+    A message in small fragments costs a hundred times more than its content, as chunks of a body.
     """
+
+    _num_fragments = _num_bytes = 0  # of the message that is being received
 
     def recv_frame(self, frame: Frame) -> None:
         """Parse a frame. Raises websockets.exceptions.ProtocolError."""
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+            self._num_fragments = self._num_bytes = 0
+        elif frame.opcode is Opcode.CONT:
+            self._num_fragments += 1
+            self._num_bytes += len(frame.data)
+            fair = self._num_fragments - _FREE_CHUNKS
+            if fair > 0 and self._num_bytes < fair * _MIN_CHUNK_BYTES:
+                raise ProtocolError("the message has too many small fragments")
         if frame.opcode is Opcode.CLOSE:
             # size of the fragments so far; websockets 15 uses the other name
             self.current_size = self.cur_size = None
@@ -315,7 +341,11 @@ class Frames(ServerProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol with these frames, without compression, because audio does not shrink."""
+    """uvicorn's protocol with these frames, without compression, because audio does not shrink.
+
+    A read may have tens of thousands of frames. They are parsed in turns with what else the event
+    loop has to do, and nothing is read before all of them are parsed and taken by the app.
+    """
 
     def __init__(
         self,
@@ -326,6 +356,54 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.conn = Frames(max_size=config.ws_max_size, logger=logging.getLogger("uvicorn.error"))
+        self._unparsed = bytearray()
+        self._parsing: asyncio.Handle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes."""
+        if not self.handshake_initiated:  # the server waits for its outcome
+            super().data_received(data)
+            return
+        self._unparsed += data
+        self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up after the connection."""
+        self._unparsed.clear()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Go on when the client has read."""
+        super().resume_writing()
+        self._go_on()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next event for the app."""
+        message = await self.queue.get()
+        self.read_paused = not self.queue.empty()
+        self._go_on()
+        return message
+
+    def _go_on(self) -> None:
+        """Parse what was received in the next turn of the loop, or read more, or wait."""
+        unsent = 0 if self.writable.is_set() else self.transport.get_write_buffer_size()
+        is_held = self.read_paused or unsent > _MAX_UNSENT_BYTES
+        if self._unparsed and not is_held and self._parsing is None:
+            self._parsing = self.loop.call_soon(self._parse)
+        if self.transport.is_closing():
+            return
+        if self._unparsed or is_held:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _parse(self) -> None:
+        self._parsing = None
+        piece = bytes(self._unparsed[:_PARSED_BYTES])
+        del self._unparsed[:_PARSED_BYTES]
+        if piece:  # else the connection was lost
+            super().data_received(piece)
+            self._go_on()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message of the app. A handshake that is refused is complete with the response.

@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 _MAX_TRANSCRIPTIONS = 8
 # The last stable words may still change after a pause.
 _UNSURE_WORDS = 2
+# Audio that is processed at once: detecting speech in it takes about 5 ms.
+_PIECE_MS = 100
 # Audio kept before speech begins, for the turn's prefix padding.
 _KEPT_MS = 2000
 
@@ -92,9 +94,9 @@ class Dialogue:
 
     # -- the client ------------------------------------------------------------------------------
     def configure(self, settings: Settings) -> None:
-        """Apply new settings from now on."""
-        self.settings = settings
+        """Apply new settings from now on. Raises EventError if the format cannot change now."""
         self._buffer.convert(input_wire(settings))
+        self.settings = settings
         self._buffer.detect_with(self._vad)
         self._buffer.reduce_noise(self._distance)
         if detection_of(settings) != self._state.detection:
@@ -120,8 +122,20 @@ class Dialogue:
         asked = self.settings.audio.input.noise_reduction
         return asked.type if asked is not None and reduces_noise() else None
 
-    def append(self, audio: bytes) -> None:
-        """Add input audio. Raises EventError."""
+    async def append(self, audio: bytes) -> None:
+        """Add input audio of any length, while others run. Raises EventError."""
+        size = self._buffer.wire.num_bytes(_PIECE_MS)
+        if len(audio) <= size:
+            self.append_piece(audio)
+            return
+        self._buffer.check_room(len(audio))
+        self._microphone.note_piece(audio)
+        for start in range(0, len(audio), size):
+            await self._services.loop_turns.wait_for_turn()
+            self._write(audio[start : start + size])
+
+    def append_piece(self, audio: bytes) -> None:
+        """Add a short piece of input audio. Raises EventError."""
         self._microphone.note_piece(audio)
         self._write(audio)
 

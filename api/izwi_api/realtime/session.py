@@ -58,6 +58,7 @@ from izwi_api.sessions.errors import INTERNAL, SessionOver
 
 logger = logging.getLogger(__name__)
 
+# Takes a short piece of the user's audio: tens of milliseconds.
 AppendAudio = Callable[[bytes], None]
 Work = Coroutine[Any, Any, None]
 
@@ -137,7 +138,7 @@ class RealtimeSession:
     def _append_audio(self, audio: bytes) -> None:
         """Add audio from the track; a full buffer is cleared."""
         try:
-            self._dialogue.append(audio)
+            self._dialogue.append_piece(audio)
         except EventError as error:
             self._dialogue.clear()
             self.report(error)
@@ -148,7 +149,7 @@ class RealtimeSession:
             case InputAudioAppend() if self._tracks is not None:
                 raise EventError("audio comes over the WebRTC track", "invalid_event", param="type")
             case InputAudioAppend(audio=audio):
-                dialogue.append(audio)
+                await dialogue.append(audio)
             case InputAudioCommit():
                 dialogue.commit()
             case InputAudioClear():

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from izwi.errors import InvalidRequest
 
+# Deep enough for any schema, and far from the interpreter's limit of recursion.
+MAX_DEPTH = 256
+
 
 def refuse_constant(name: str) -> float:
     """Refuse NaN and infinities, as `parse_constant` of `json.loads`. Raises ValueError."""

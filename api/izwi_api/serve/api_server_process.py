@@ -41,7 +41,6 @@ from izwi_api.serve.control import (
 )
 from izwi_api.serve.listen_sockets import ListenSocket
 from izwi_api.serve.operations import Operations
-from izwi_api.serve.process_log import omit_queries
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
@@ -201,7 +200,6 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         engine.changes = models
     engine.share_circuits(lambda *change: control.send(CircuitChanged(*change)))
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
-    omit_queries()
     state: AppState = app.state.izwi
     state.services.decoder.start()
     start_ahead(registry)

@@ -12,7 +12,7 @@ from izwi_api.serve.announcement import announce
 from izwi_api.serve.app import create_app
 from izwi_api.serve.local_services import open_engine
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
-from izwi_api.serve.process_log import log_memory, omit_queries
+from izwi_api.serve.process_log import log_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.services.chat.answer import start_ahead
 from izwi_api.services.models.adapter_option import check_adapters
@@ -48,7 +48,6 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)
         log_memory(engine.load)
-        omit_queries()
         state: AppState = app.state.izwi
         state.services.decoder.start()
         start_ahead(registry)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from izwi_api.serve.redaction import redact_records
 from izwi_api.settings import LogSettings
 from izwi_api.telemetry.log_lines import JsonLines, TextLines
 from izwi_api.usage.limits import TokenBucket
@@ -17,7 +18,8 @@ _REPEATS_PER_MINUTE = 20
 
 
 def log_as_the_server(log: LogSettings) -> None:
-    """Write log lines to stderr."""
+    """Write log lines to stderr, without callers' secrets."""
+    redact_records()
     stderr = logging.StreamHandler()
     stderr.setFormatter(JsonLines() if log.format == "json" else TextLines())
     logging.basicConfig(level=logging.INFO, handlers=[stderr])
@@ -58,25 +60,6 @@ class LimitRepeats(logging.Filter):
             record.msg = f"{record.getMessage()} ({num_left_out} more like this were left out)"
             record.args = None
         return True
-
-
-class WithoutQueries(logging.Filter):
-    """Removes query strings from logged paths: some clients put a key or text there."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, with its path cut at the question mark."""
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                value.partition("?")[0] if isinstance(value, str) and value[:1] == "/" else value
-                for value in record.args
-            )
-        return True
-
-
-def omit_queries() -> None:
-    """Remove query strings from uvicorn's log lines."""
-    for name in ("uvicorn.access", "uvicorn.error"):
-        logging.getLogger(name).addFilter(WithoutQueries())
 
 
 def log_memory(load: Mapping[str, Mapping[str, float]]) -> None:

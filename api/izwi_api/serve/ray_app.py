@@ -21,6 +21,7 @@ from izwi_api.serve.app import create_app
 from izwi_api.serve.ray_engine import EngineReplica
 from izwi_api.serve.ray_members import Member, Members
 from izwi_api.serve.ray_options import RayOptions, cluster_access, parse_options
+from izwi_api.serve.redaction import redact_records
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
@@ -69,6 +70,7 @@ class ApiServer:
         for source in options.models:
             model, folder = named(source, offline=options.offline)
             registry.load(str(folder), model)
+        redact_records()
         app = create_app(router, registry, self._settings)
         state: AppState = app.state.izwi
         state.services.decoder.start()

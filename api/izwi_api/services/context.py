@@ -21,6 +21,7 @@ from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.responses import StoredResponses
 from izwi_api.services.uploads import Uploads
+from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -45,6 +46,7 @@ class Services:
         pace: The pace at which spoken answers are made.
         uploads: The files that are read and decoded, and those that wait for it.
         images: Decodes images.
+        loop_turns: When the next piece of a long message of a live session may be processed.
     """
 
     engine: EngineClient
@@ -62,6 +64,7 @@ class Services:
     pace: ProductionPace = field(default_factory=ProductionPace)
     uploads: Uploads = field(default_factory=Uploads)
     images: ImageDecoder = field(default_factory=ImageDecoder)
+    loop_turns: LoopTurns = field(default_factory=LoopTurns)
 
 
 # The text track, in every model that has one.

@@ -65,7 +65,7 @@ class JsonLines(logging.Formatter):
             line |= {name: value for name, value in known.items() if value}
         line |= getattr(record, "fields", {})
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = record.exc_text or self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 

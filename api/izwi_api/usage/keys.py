@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 # The key of `--api-key` is logged under this name, which no table of a file can have.
 SINGLE_KEY_NAME = "--api-key"
-_PREFIX = "izwi_"  # so that people and scanners recognize a leaked key
+PREFIX = "izwi_"  # so that people and scanners recognize a leaked key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMITS = ("requests_per_minute", "characters_per_day", "audio_seconds_per_day", "sessions")
@@ -73,7 +73,7 @@ class ApiKey:
 
 def new_key() -> str:
     """Return a new key of 256 random bits."""
-    return _PREFIX + secrets.token_urlsafe(32)
+    return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest_of(key: str) -> bytes:

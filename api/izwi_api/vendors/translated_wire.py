@@ -15,6 +15,7 @@ from typing import Protocol
 
 from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
+from izwi_api.sessions.loop_turns import LoopTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class Reply:
     """A message for the client that no service needs to know of."""
 
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The rest of a long message waits for its turn of the event loop."""
 
 
 class Translation(Protocol):
@@ -36,10 +42,11 @@ class Translation(Protocol):
         """Return the client's first messages."""
         ...
 
-    def incoming(self, message: Message) -> Iterable[Message | Reply]:
+    def incoming(self, message: Message) -> Iterable[Message | Reply | Pause]:
         """Return our messages for a client's. Raises SessionOver, which ends the session.
 
-        They are read one by one: each when the service has handled the one before.
+        They are read one by one: each when the service has handled the one before. What takes
+        more than some milliseconds is cut by pauses.
         """
         ...
 
@@ -53,12 +60,18 @@ class Translation(Protocol):
 
 
 class TranslatedWire:
-    """A `Wire` of our messages over one of a vendor's."""
+    """A `Wire` of our messages over one of a vendor's.
 
-    def __init__(self, wire: Wire, translation: Translation):
-        self._wire, self._translation = wire, translation
+    Args:
+        wire: The vendor's messages.
+        translation: Translates them.
+        turns: What a pause waits for.
+    """
+
+    def __init__(self, wire: Wire, translation: Translation, turns: LoopTurns):
+        self._wire, self._translation, self._turns = wire, translation, turns
         self._greets = True
-        self._inbox: Iterator[Message | Reply] = iter(())
+        self._inbox: Iterator[Message | Reply | Pause] = iter(())
 
     async def receive(self) -> Message:
         """Return the next message. Raises ClientLeft and SessionOver."""
@@ -68,9 +81,13 @@ class TranslatedWire:
                 await self._wire.send(message)
         while True:
             for translated in self._inbox:
-                if not isinstance(translated, Reply):
-                    return translated
-                await self._wire.send(translated.message)
+                match translated:
+                    case Pause():
+                        await self._turns.wait_for_turn()
+                    case Reply(reply):
+                        await self._wire.send(reply)
+                    case _:
+                        return translated
             self._inbox = iter(self._translation.incoming(await self._wire.receive()))
 
     async def send(self, message: Message) -> None:

@@ -28,6 +28,7 @@ END_OF_AUDIO = 2048  # the last code of every codebook
 CODES = END_OF_AUDIO + 1
 
 _CONV, _ATTENTION = "conv", "full_attention"
+_MOST_LAYERS, _MOST_FFN_FACTOR = 1024, 64  # published: 16, and 1.0
 # Constants of the depthformer in the published code.
 _DEPTH_HEADS, _DEPTH_KV_HEADS, _DEPTH_ROPE_THETA, _DEPTH_NORM_EPS = 32, 8, 1e6, 1e-5
 _DEPTH_MULTIPLE_OF = 256
@@ -202,20 +203,29 @@ def _ffn_size(lfm: Mapping[str, Any], where: str) -> int:
         raise CheckpointError(f"{where} lacks the key 'block_ff_dim'")
     if not lfm.get("block_auto_adjust_ff_dim", True):
         return size
-    size, factor = int(2 * size / 3), lfm.get("block_ffn_dim_multiplier", 1.0)
+    size, factor = 2 * size // 3, lfm.get("block_ffn_dim_multiplier", 1.0)
     if factor is None:
         return size
-    return _rounded_up(int(factor * size), int(lfm.get("block_multiple_of", 256)))
+    multiple_of = lfm.get("block_multiple_of", 256)
+    if not isinstance(factor, int | float) or not 0 < factor <= _MOST_FFN_FACTOR:
+        raise CheckpointError(f"{where}: block_ffn_dim_multiplier has a value not supported")
+    if not isinstance(multiple_of, int) or multiple_of < 1:
+        raise CheckpointError(f"{where}: block_multiple_of must be a positive integer")
+    return _rounded_up(int(factor * size), multiple_of)
 
 
 def _layer_types(lfm: Mapping[str, Any], where: str) -> list[str]:
     listed = lfm.get("layer_types")
     if listed is not None:
-        return list(listed)
-    attending = lfm.get("full_attn_idxs")
-    if attending is None:
+        if not isinstance(listed, list):
+            raise CheckpointError(f"{where}: layer_types must be a list")
+        return listed
+    attending, count = lfm.get("full_attn_idxs"), lfm.get("num_hidden_layers")
+    if not isinstance(attending, list):
         raise CheckpointError(f"{where} lacks the key 'layer_types'")
-    return [_ATTENTION if n in attending else _CONV for n in range(lfm["num_hidden_layers"])]
+    if not isinstance(count, int) or not 0 < count <= _MOST_LAYERS:
+        raise CheckpointError(f"{where}: num_hidden_layers must be from 1 to {_MOST_LAYERS}")
+    return [_ATTENTION if n in attending else _CONV for n in range(count)]
 
 
 def _rounded_up(size: int, multiple_of: int) -> int:

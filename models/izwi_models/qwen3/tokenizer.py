@@ -284,7 +284,7 @@ def _read_combined(path: Path) -> tuple[Vocabulary, list[tuple[str, str]], dict[
         raise CheckpointError(f"{path} does not hold a BPE model")
     merges = [_pair(" ".join(m) if isinstance(m, list) else m, path) for m in model["merges"]]
     added = {
-        entry["content"]: Added(int(entry["id"]), entry.get("special", True))
+        _content(entry): Added(int(entry["id"]), entry.get("special", True))
         for entry in whole.get("added_tokens", [])
     }
     return model["vocab"], merges, added
@@ -297,7 +297,7 @@ def _read_added(folder: Path, vocab: Vocabulary) -> dict[str, Added]:
         for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
     )
     added = {
-        entry["content"]: Added(int(index), entry.get("special", True))
+        _content(entry): Added(int(index), entry.get("special", True))
         for index, entry in (config.get("added_tokens_decoder") or {}).items()
     }
     special = _special_names(config) | _special_names(names)
@@ -306,6 +306,14 @@ def _read_added(folder: Path, vocab: Vocabulary) -> dict[str, Added]:
     for name in special & vocab.keys():
         added.setdefault(name, Added(vocab[name], True))
     return added
+
+
+def _content(entry: Mapping[str, Any]) -> str:
+    """Return the text of an added token. Raises KeyError and TypeError, as other broken entries."""
+    content = entry["content"]
+    if not isinstance(content, str):
+        raise TypeError(f"the content of an added token is {content!r:.80}")
+    return content
 
 
 def _special_names(values: Mapping[str, Any]) -> set[str]:

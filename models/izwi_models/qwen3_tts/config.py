@@ -161,7 +161,7 @@ def read_config(folder: Path) -> TTSConfig:
             f"but the talker's hidden_size is {talker.hidden_size}"
         )
     for name, dialect in talker.spk_is_dialect.items():
-        if dialect and dialect not in talker.codec_language_id:
+        if dialect and (not isinstance(dialect, str) or dialect not in talker.codec_language_id):
             raise CheckpointError(f"{where}: the dialect of speaker {name!r} is not a language")
     for act in (talker.hidden_act, talker.code_predictor_config.hidden_act):
         if act != "silu":

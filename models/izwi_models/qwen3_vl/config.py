@@ -64,7 +64,7 @@ class VisionConfig:
     @property
     def side(self) -> int:
         """Rows, and columns, of the learned positions."""
-        return isqrt(self.num_position_embeddings)
+        return isqrt(max(0, self.num_position_embeddings))
 
     @property
     def merged_width(self) -> int:
@@ -194,6 +194,8 @@ def read_pixel_config(folder: Path, config: VLConfig) -> PixelConfig:
         if values.get(key) is False:
             raise CheckpointError(f"{path}: {key} must be true")
     size = values.get("size") or {}
+    if not isinstance(size, Mapping):
+        raise CheckpointError(f"{path}: size must have shortest_edge and longest_edge in pixels")
     least = values.get("min_pixels", size.get("shortest_edge", _MIN_PIXELS))
     most = values.get("max_pixels", size.get("longest_edge", _MAX_PIXELS))
     if not (type(least) is int and type(most) is int and 0 < least <= most):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
+import os
 import time
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ import httpx
 import openai
 import pytest
 
+from izwi.errors import IzwiError
 from izwi_api.batches import runner as runner_module
 from izwi_api.batches.lines import check_lines
 from izwi_api.batches.results import Begun, Lease, ResultFile
@@ -271,6 +274,67 @@ def test_a_file_with_a_fault_runs_nothing(ann, content, code, number) -> None:
     assert (first.code, first.line) == (code, number)
 
 
+def test_a_line_that_nests_deeply_is_refused_by_name(ann, tmp_path) -> None:
+    # between these depths, a thread could read what the event loop could not write
+    for depth in range(300, 1300, 25):
+        deep = b'{"custom_id":"a","url":"%s","body":{"a":%s%s}}' % (
+            *(SPEECH.encode(), b"[" * depth, b"]" * depth),
+        )
+        (tmp_path / "in").write_bytes(deep)
+        (fault,) = check_lines(tmp_path / "in", SPEECH, 100_000).faults
+        assert (fault["code"], fault["param"]) == ("invalid_line", "body"), depth
+    assert ended(ann, to_json(said("z")) + b"\n" + deep, SPEECH).errors.data[0].line == 2
+
+
+def test_lines_cannot_make_further_work(ann, tmp_path) -> None:
+    file = stored(ann, [said("a")])
+    body = {"input_file_id": file.id, "completion_window": "24h"}
+    for url in ("/v1/batches", "/v1/files", "/v1/realtime/calls", "/mcp", "/v1/videos", ""):
+        (tmp_path / "in").write_bytes(to_json(line("a", url, model="tts")))
+        (fault,) = check_lines(tmp_path / "in", SPEECH, 100_000).faults
+        assert fault["param"] == "url"
+        with pytest.raises(openai.BadRequestError, match="endpoint"):
+            ann.post("/batches", body=body | {"endpoint": url}, cast_to=object)
+
+
+def test_a_line_that_cannot_be_run_ends_as_an_error(ann, monkeypatch) -> None:
+    real, calls = runner_module.call_app, []
+
+    async def broken(*args):
+        calls.append(args)
+        if b"bad" in args[3]:
+            raise RecursionError
+        answer = await real(*args)
+        return answer._replace(body=b"{", headers=runner_module._JSON)
+
+    monkeypatch.setattr(runner_module, "call_app", broken)
+    batch = ended(ann, [said("a", "bad"), said("b")], SPEECH)
+    assert (batch.status, batch.request_counts.failed) == ("completed", 2)
+    for one in results(ann, batch.error_file_id).values():
+        assert one["error"]["code"] == "server_error"
+    assert len(calls) == 2
+
+
+def test_a_batch_that_cannot_be_run_waits_and_expires(ann, monkeypatch) -> None:
+    shift, runs = 0, []
+
+    def broken(*_):
+        runs.append(1)
+        raise ValueError("a fault of our own")
+
+    monkeypatch.setattr(BatchStore, "now_s", lambda _: int(time.time()) + shift)
+    monkeypatch.setattr(runner_module, "check_lines", broken)
+    monkeypatch.setattr(runner_module, "_BROKEN_WAIT_S", 0.2)
+    monkeypatch.setattr(runner_module, "POLL_S", 0.05)
+    batch = ann.batches.create(
+        input_file_id=stored(ann, [said("a")]).id, endpoint=SPEECH, completion_window="1h"
+    )
+    wait_for(lambda: len(runs) > 1)
+    assert ann.batches.retrieve(batch.id).status == "validating"
+    shift = 3601
+    wait_for(lambda: ann.batches.retrieve(batch.id).status == "expired")
+
+
 def test_refusals_of_requests(ann, bob, place) -> None:
     file = stored(ann, [said("a")])
     body = {"input_file_id": file.id, "endpoint": SPEECH, "completion_window": "24h"}
@@ -371,6 +435,62 @@ def test_a_result_file_forgets_the_line_that_was_cut_off(tmp_path) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"custom_id":"b","resp{"custom_id":"c"}\n',  # a full disk, and then there was room
+        b"\0" * 600 + b"\n",  # a file system that lost its last pages
+        b"\0" * 600,
+        b'{"custom_id":5}\n',
+        b"[" * 5000 + b"\n",
+        b"\xff\xfe\n",
+        b"\n",
+    ],
+)
+def test_lines_of_results_that_were_broken_off_run_again(tmp_path, broken) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(b'{"custom_id":"a"}\n' + broken + b'{"custom_id":"d"}\n')
+    for _ in range(2):
+        file = ResultFile(path)
+        assert file.done == {"a", "d"} if broken.endswith(b"\n") else {"a"}
+        file.close()
+    for one in path.read_bytes().splitlines():
+        json.loads(one)
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(tmp_path, monkeypatch) -> None:
+    file = ResultFile(tmp_path / "results")
+    file.append("a", b'{"custom_id":"a"}')
+    write = os.write
+
+    def full(descriptor, content):
+        if len(content) > 5:
+            return write(descriptor, content[:5])
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="no space"):
+        file.append("b", b'{"custom_id":"b"}')
+    monkeypatch.undo()
+    file.append("c", b'{"custom_id":"c"}')
+    file.close()
+    assert file.done == {"a", "c"}
+    assert (tmp_path / "results").read_bytes() == b'{"custom_id":"a"}\n{"custom_id":"c"}\n'
+
+
+@pytest.mark.parametrize("cut", [b"-", b"--", b"1-", b"9" * 5000, b"\0\0", b"x", "²".encode()])
+def test_a_count_that_was_broken_off_is_left_out(tmp_path, cut) -> None:
+    path = tmp_path / "begun"
+    path.write_bytes(b"2\n" + cut + b"-1\n3\n" + cut)
+    begun = Begun(path)
+    assert (begun.count(2), begun.count(3)) == (1, 1)
+    begun.begin_line(2)
+    begun.close()
+    again = Begun(path)
+    assert again.count(2) == 2
+    again.close()
+
+
 def test_only_lines_that_a_process_died_in_are_counted(tmp_path) -> None:
     begun = Begun(tmp_path / "begun")
     for number in (1, 2, 2):
@@ -402,12 +522,12 @@ def test_a_key_has_a_limit_of_files_bytes_and_batches(tmp_path, monkeypatch) -> 
     monkeypatch.setattr("izwi_api.batches.store.MAX_BYTES", 10)
     monkeypatch.setattr("izwi_api.batches.store.MAX_OPEN_BATCHES", 1)
     store.add_file("ann", "batch", "a", io.BytesIO(b"123456"))
-    with pytest.raises(runner_module.IzwiError, match="delete some"):
+    with pytest.raises(IzwiError, match="delete some"):
         store.add_file("ann", "batch", "a", io.BytesIO(b"12345"))
     store.add_file("bob", "batch", "a", io.BytesIO(b"12345"))
     assert len(list((tmp_path / "files").iterdir())) == 2
     store.add_batch(Batch("batch_1", "ann", SPEECH, "f", "24h", 0, 1))
-    with pytest.raises(runner_module.IzwiError, match="not ended"):
+    with pytest.raises(IzwiError, match="not ended"):
         store.add_batch(Batch("batch_2", "ann", SPEECH, "f", "24h", 0, 1))
 
 
@@ -416,7 +536,7 @@ def test_expired_files_leave_the_disk(tmp_path) -> None:
     store = BatchStore(tmp_path, clock=lambda: now)
     file = store.add_file("", "batch", "a", io.BytesIO(b"1"), 3600)
     now += 3601
-    with pytest.raises(runner_module.IzwiError, match="no file"):
+    with pytest.raises(IzwiError, match="no file"):
         store.file("", file.id)
     store.remove_expired()
     assert not store.path(file.id).exists()

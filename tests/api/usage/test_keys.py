@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import hmac
 import json
-import logging
 import stat
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,6 @@ from izwi_api.environment import read_access
 from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.auth import Auth
 from izwi_api.serve.app import create_app
-from izwi_api.serve.process_log import WithoutQueries
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.writer import open_speech_writer
 from izwi_api.settings import Access, Settings
@@ -802,13 +800,3 @@ def test_a_short_key_is_taken_with_a_warning(caplog):
     assert read_access({"IZWI_API_KEY": "abc"}).api_key_digest == digest_of("abc")
     assert "can be guessed" in caplog.text
     assert "abc" not in caplog.text
-
-
-def test_queries_are_not_logged():
-    record = logging.LogRecord(
-        *("uvicorn.access", logging.INFO, "", 0, '%s - "%s %s HTTP/%s" %d'),
-        ("1.2.3.4:5", "GET", f"/v1/models?api_key={SECRET}", "1.1", 401),
-        None,
-    )
-    assert WithoutQueries().filter(record)
-    assert record.getMessage() == '1.2.3.4:5 - "GET /v1/models HTTP/1.1" 401'

@@ -15,6 +15,7 @@ from izwi.audio.g711 import decode_g711, encode_g711
 from izwi.audio.pcm import from_s16le, to_s16le
 from izwi_api.realtime.answering.speaker import Speaker
 from izwi_api.sessions.errors import ClientLeft
+from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.vendors.telephony.call import PhoneCall
 from izwi_api.vendors.telephony.twilio import Twilio
 from izwi_api.vendors.telephony.vonage import Vonage
@@ -51,7 +52,7 @@ async def call(request):
     """A call that has begun, and the tasks of its session."""
     carrier, start = request.param
     wire, heard = FakeWire(), []
-    call = PhoneCall(wire, carrier())
+    call = PhoneCall(wire, carrier(), LoopTurns())
     call.speaker = Speaker(lambda *_, **__: None)
     tasks = [asyncio.create_task(work) for work in call.background_tasks(heard.append)]
     wire.inbox.put_nowait(start(greet="1"))
@@ -158,7 +159,7 @@ def vonage_silence(seconds):
 )
 async def test_pressed_keys_are_one_message_that_is_answered(carrier, start, key, silence):
     wire = FakeWire()
-    call = PhoneCall(wire, carrier())
+    call = PhoneCall(wire, carrier(), LoopTurns())
     call.background_tasks(lambda _: None)[0].close()
     # a pause within a number; a key that is none; the end by a pause, and by "#"
     sent = (
@@ -181,12 +182,38 @@ async def test_pressed_keys_are_one_message_that_is_answered(carrier, start, key
     assert wire.inbox.empty()
 
 
+@pytest.mark.parametrize(
+    ("carrier", "start", "silence"),
+    [(Twilio, twilio_start, twilio_silence), (Vonage, vonage_start, vonage_silence)],
+)
+async def test_a_long_message_of_a_carrier_lets_others_run(carrier, start, silence):
+    wire, pieces = FakeWire(), []
+    call = PhoneCall(wire, carrier(), LoopTurns())
+
+    def append(audio):
+        pieces.append((num_turns, len(audio)))
+
+    call.background_tasks(append)[0].close()
+    num_turns = 0
+    wire.inbox.put_nowait(start())
+    wire.inbox.put_nowait(silence(10.0))
+    receiving = asyncio.create_task(call.receive())
+    while len(pieces) < 99:
+        num_turns += 1
+        await asyncio.sleep(0)
+    wire.inbox.put_nowait(json.dumps({"event": "other", "more": "x" * (1 << 20)}))
+    with pytest.raises(ClientLeft):
+        await receiving
+    assert max(size for _, size in pieces) <= 2 * 24_000 // 8
+    assert len({turn for turn, _ in pieces[:99]}) == 99
+
+
 @pytest.mark.parametrize(("carrier", "end"), [(Twilio, "stop"), (Vonage, "websocket:disconnected")])
 async def test_a_call_ends(carrier, end):
     wire = FakeWire()
     wire.inbox.put_nowait(json.dumps({"event": end}))
     with pytest.raises(ClientLeft):
-        await PhoneCall(wire, carrier()).receive()
+        await PhoneCall(wire, carrier(), LoopTurns()).receive()
 
 
 def test_a_webhook_takes_the_key_as_a_password(vendors):

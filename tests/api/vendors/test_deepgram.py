@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from websockets.sync.client import connect
 from izwi.audio.decode import decode_audio
 from izwi.audio.g711 import encode_g711
 from izwi_api.realtime.protocol.formats import WireFormat
+from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.vendors.deepgram.listen_live import (
+    ListenMessages,
     LiveOptions,
     LongSilence,
     Speech,
@@ -23,6 +26,7 @@ from izwi_api.vendors.deepgram.listen_live import (
     SpeechStarted,
     Utterances,
 )
+from izwi_api.vendors.translated_wire import Pause, TranslatedWire
 from tests.api.conftest import FRAME
 from tests.api.vendors.streaming import FakeStreaming
 
@@ -264,6 +268,48 @@ def events_of(samples, **options):
         for event in utterances.write(samples[start : start + 800])
     ]
     return utterances, events
+
+
+def test_a_long_message_is_cut_by_pauses(monkeypatch):
+    plain = {"model": "", "config": {}, "interim": False, "endpointing_ms": 300}
+    plain |= {"utterance_end_ms": None, "vad_events": False}
+    messages = ListenMessages(LiveOptions(**plain, wire=WireFormat("", 8000, 1, "mu")))
+    sizes, write = [], messages._utterances.write
+
+    def counted(samples):
+        sizes.append(len(samples))
+        return write(samples)
+
+    monkeypatch.setattr(messages._utterances, "write", counted)
+    given = list(messages.incoming(b"\xff" * 80_000))
+    assert json.loads(given.pop(0)) == {}
+    assert given == [Pause()] * 99
+    assert len(sizes) == 100
+    assert max(sizes) <= 16_000 // 9
+
+
+class _Socket:
+    async def receive(self):
+        return b"\xff" * 16_000
+
+
+async def test_pauses_let_others_run():
+    class Translation:
+        failure = None
+
+        def greeting(self):
+            return ()
+
+        def incoming(self, message):
+            yield from [Pause()] * 20
+            yield message
+
+    wire = TranslatedWire(_Socket(), Translation(), LoopTurns())
+    receiving, num_turns = asyncio.create_task(wire.receive()), 0
+    while not receiving.done():
+        num_turns += 1
+        await asyncio.sleep(0)
+    assert num_turns > 20
 
 
 def test_an_utterance_has_audio_from_before_its_speech(spoken):

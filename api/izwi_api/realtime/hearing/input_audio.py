@@ -28,6 +28,8 @@ from izwi_api.settings import VadName
 logger = logging.getLogger(__name__)
 
 _MAX_BUFFER_MS = 15 * 60_000
+# A change of formats converts what is there at once, and may be asked for again and again.
+_MAX_CONVERTED_MS = 10_000
 _SAMPLES_PER_MS = INPUT_RATE // 1000
 # Audio between two updates of the transcript.
 _CHUNK_S = 0.4
@@ -98,13 +100,7 @@ class InputBuffer:
 
     def write(self, data: bytes) -> list[SpeechFrame]:
         """Append audio and return its frames. Raises EventError if the buffer is full."""
-        if self.wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
-            raise EventError(
-                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of audio; "
-                "commit or clear it",
-                "input_audio_buffer_full",
-                param="audio",
-            )
+        self.check_room(len(data))
         self._bytes += data
         samples = np.concatenate([self._rest, self._decoder.write(data)])
         self._rest = self._rest[:0]
@@ -113,14 +109,29 @@ class InputBuffer:
         self._samples.append(samples)
         return self._detector.write(samples)
 
+    def check_room(self, num_bytes: int) -> None:
+        """Check that so many more bytes may be appended. Raises EventError."""
+        if self.wire.duration_ms(len(self._bytes) + num_bytes) > _MAX_BUFFER_MS:
+            raise EventError(
+                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of audio; "
+                "commit or clear it",
+                "input_audio_buffer_full",
+                param="audio",
+            )
+
     def frame_ms(self, frame: SpeechFrame) -> int:
         """Return the position of a frame's end."""
         return frame.end // _SAMPLES_PER_MS
 
     def convert(self, wire: WireFormat) -> None:
-        """Take audio in this format from now on; what is there is converted."""
+        """Take audio in this format from now on; what is there is converted.
+
+        Raises:
+            EventError: There is too much to convert.
+        """
         if wire == self.wire:
             return
+        self.check_convertible(wire)
         self.drop_half_sample()
         kept = self.wire.decode(bytes(self._bytes))
         start_ms = self.wire.duration_ms(self._first_byte)
@@ -130,6 +141,16 @@ class InputBuffer:
         self.wire, self._decoder = wire, InputDecoder(wire)
         self._first_byte = wire.num_bytes(start_ms)
         self._bytes = bytearray(wire.encode(samples))
+
+    def check_convertible(self, wire: WireFormat) -> None:
+        """Check that the format may become another one now. Raises EventError."""
+        if wire != self.wire and self.wire.duration_ms(len(self._bytes)) > _MAX_CONVERTED_MS:
+            raise EventError(
+                f"the input buffer has more than {_MAX_CONVERTED_MS // 1000} seconds of audio in "
+                "another format; commit or clear it before the format changes",
+                "input_audio_buffer_not_empty",
+                param="session.audio.input.format",
+            )
 
     def reduce_noise(self, distance: Distance | None) -> None:
         """Reduce noise of a microphone at this distance from now on; None reduces none."""

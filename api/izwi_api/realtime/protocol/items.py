@@ -25,6 +25,8 @@ from izwi_api.services.speech.text_shares import cut_text
 # Audio kept for `conversation.item.retrieve`; the oldest items lose theirs first.
 _MAX_KEPT_BYTES = 16 << 20
 _MAX_ITEMS = 4096
+# Parts of all items together: each item that is added is compared with all of them.
+_MAX_PARTS = 8192
 # For all items together; more than any model's context.
 _MAX_CHARACTERS = 4 << 20
 # Of the URLs of all images, most of which are the images themselves.
@@ -216,6 +218,10 @@ class Conversation:
         """Return the items that go into prompts: all, until they outgrow the model's context."""
         return [item for item in self.items if not item.is_left_out]
 
+    @property
+    def _num_parts(self) -> int:
+        return sum(len(item.content) for item in self.items)
+
     def add(self, item: Item, previous_item_id: str | None = None) -> str | None:
         """Insert an item after another one, or at the end; return the id of the item before it.
 
@@ -231,6 +237,13 @@ class Conversation:
             )
         if len(self.items) >= _MAX_ITEMS:
             raise EventError(f"a conversation has at most {_MAX_ITEMS} items", "too_many_items")
+        if self._num_parts + len(item.content) > _MAX_PARTS:
+            raise EventError(
+                f"the contents of a conversation have at most {_MAX_PARTS} parts: delete items "
+                "first",
+                "too_many_items",
+                param="item.content",
+            )
         if item.num_characters:
             num_characters = sum(other.num_characters for other in (*self.items, item))
             if num_characters > _MAX_CHARACTERS:
@@ -261,9 +274,9 @@ class Conversation:
     def append(self, item: Item) -> str | None:
         """Append an item of the session's own; return the id of the item before it.
 
-        The client cannot be refused what it said. If there are too many items, the oldest goes.
+        The client cannot be refused what it said. If there are too many items, the oldest go.
         """
-        if len(self.items) >= _MAX_ITEMS:
+        while len(self.items) >= _MAX_ITEMS or self._num_parts + len(item.content) > _MAX_PARTS:
             del self.items[0]
         return self.add(item)
 

@@ -48,7 +48,7 @@ from izwi_api.vendors.deepgram.formats import (
     new_id,
     refuse_unanswerable,
 )
-from izwi_api.vendors.translated_wire import Reply, TranslatedWire
+from izwi_api.vendors.translated_wire import Pause, Reply, TranslatedWire
 
 router = APIRouter()
 # Speech begins with this much of it. Audio before it belongs to the utterance as well: the first
@@ -60,6 +60,8 @@ _LEAST_ENDPOINTING_MS, _LEAST_UTTERANCE_END_MS = 200, 1000
 # Deepgram's is 10 ms, and means the first pause that it is sure of.
 _ENDPOINTING_MS = 300
 _MOST_MS = 10_000
+# Audio that is processed at once.
+_PIECE_MS = 100
 _INTERIM_S = 0.4  # audio between two interim results
 
 
@@ -103,7 +105,9 @@ async def listen_live(socket: WebSocket) -> None:
     def open_session(session: Session) -> TranscriptionSession:
         return TranscriptionSession(session, services, transcription_stream.error_message)
 
-    wire_over = partial(TranslatedWire, translation=ListenMessages(options))
+    wire_over = partial(
+        TranslatedWire, translation=ListenMessages(options), turns=services.loop_turns
+    )
     follows = services.registry.transcription(options.model).frontend.follows_context
     given = [name for name in EXPECTED if name in socket.query_params]
     await serve_socket(
@@ -180,13 +184,18 @@ class ListenMessages:
         """Return nothing: the client speaks first."""
         return ()
 
-    def incoming(self, message: Message) -> Iterator[Message | Reply]:
+    def incoming(self, message: Message) -> Iterator[Message | Reply | Pause]:
         """Yield our messages for a client's. Raises SessionOver."""
         if not self._is_configured:
             self._is_configured = True
             yield json.dumps(self._options.config)
         if isinstance(message, bytes):
-            yield from self._heard(self._utterances.write(self._decoder.write(message)))
+            size = self._options.wire.num_bytes(_PIECE_MS)
+            for start in range(0, len(message), size):
+                if start:
+                    yield Pause()
+                samples = self._decoder.write(message[start : start + size])
+                yield from self._heard(self._utterances.write(samples))
             return
         match _kind_of(message):
             case "KeepAlive":

@@ -51,7 +51,9 @@ async def speak_live(socket: WebSocket) -> None:
     def open_session(session: Session) -> SpeechSession:
         return SpeechSession(session, services, limits, speech_stream.error_message)
 
-    wire_over = partial(TranslatedWire, translation=SpeakMessages(config, audio))
+    wire_over = partial(
+        TranslatedWire, translation=SpeakMessages(config, audio), turns=services.loop_turns
+    )
     await serve_socket(socket, limits.of_session, open_session, wire_over=wire_over)
 
 

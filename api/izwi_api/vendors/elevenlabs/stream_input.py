@@ -53,7 +53,9 @@ async def stream_input(socket: WebSocket, voice_id: str) -> None:
     def open_session(session: Session) -> SpeechSession:
         return SpeechSession(session, services, limits, speech_stream.error_message)
 
-    wire_over = partial(TranslatedWire, translation=StreamInput(config, audio))
+    wire_over = partial(
+        TranslatedWire, translation=StreamInput(config, audio), turns=services.loop_turns
+    )
     await serve_socket(socket, limits.of_session, open_session, wire_over=wire_over)
 
 

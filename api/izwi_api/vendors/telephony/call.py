@@ -23,11 +23,16 @@ from izwi_api.realtime.protocol.formats import OutputEncoder, WireFormat
 from izwi_api.realtime.session import AppendAudio, Work
 from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
+from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.vendors.telephony.keys import PressedKeys
 
 logger = logging.getLogger(__name__)
 
 _FRAME_MS = 20
+# Carriers send 20 ms in a message. More is taken, but not minutes.
+_MAX_MESSAGE_BYTES = 1 << 20
+# Audio that is processed at once.
+_PIECE_MS = 100
 # Audio that the carrier has ahead of playback, against gaps if a packet is late.
 _LEAD_S = 0.06
 # Frames of silence after audio: its last samples are still in the filter of the resampler.
@@ -106,14 +111,15 @@ class PhoneCall:
     Args:
         wire: The carrier's messages.
         carrier: Reads and writes them.
+        turns: When the next piece of a long message may be processed.
 
     Attributes:
         speaker: Plays the session's audio; set before the session runs.
     """
 
-    def __init__(self, wire: Wire, carrier: Carrier):
+    def __init__(self, wire: Wire, carrier: Carrier, turns: LoopTurns):
         self.speaker: Speaker | None = None
-        self._wire, self._carrier = wire, carrier
+        self._wire, self._carrier, self._turns = wire, carrier, turns
         self._append: AppendAudio | None = None
         self._format: WireFormat | None = None
         self._resampler: StreamResampler | None = None
@@ -129,6 +135,9 @@ class PhoneCall:
             if self._events:
                 return self._events.popleft()
             message = await self._wire.receive()
+            if len(message) > _MAX_MESSAGE_BYTES:
+                logger.warning("a carrier's message has %d bytes", len(message))
+                raise ClientLeft
             try:
                 event = self._carrier.read(message)
             except (ValueError, KeyError, TypeError, RecursionError):
@@ -140,7 +149,7 @@ class PhoneCall:
                     if str(parameters.get("greet", "")).lower() in ("1", "true"):
                         return '{"type": "response.create"}'
                 case CallerAudio(data):
-                    self._hear(data)
+                    await self._hear(data)
                 case MarkPlayed(name):
                     self._note_played(name)
                 case KeyPressed(key):
@@ -176,14 +185,18 @@ class PhoneCall:
         self._format, self._resampler = wire, StreamResampler(wire.rate, WIRE.rate)
         self._started.set()
 
-    def _hear(self, data: bytes) -> None:
+    async def _hear(self, data: bytes) -> None:
         if self._format is None or self._resampler is None or self._append is None:
             return  # before the start nothing is known of it
         self._events += self._keys.wait(self._format.duration_ms(len(data)) / 1000)
-        size = len(data) // self._format.sample_bytes * self._format.sample_bytes
-        samples = self._resampler.write(self._format.decode(data[:size]))
-        if len(samples):
-            self._append(to_s16le(samples))
+        data = data[: len(data) // self._format.sample_bytes * self._format.sample_bytes]
+        size = self._format.num_bytes(_PIECE_MS)
+        for start in range(0, len(data), size):
+            if start:
+                await self._turns.wait_for_turn()
+            samples = self._resampler.write(self._format.decode(data[start : start + size]))
+            if len(samples):
+                self._append(to_s16le(samples))
 
     async def _play(self) -> None:
         """Send what the speaker plays, in frames, while it plays."""

@@ -65,7 +65,7 @@ async def serve_call(socket: WebSocket, open_carrier: Callable[[], Carrier]) -> 
     calls: list[PhoneCall] = []
 
     def wire_over(wire: Wire) -> Wire:
-        calls.append(PhoneCall(wire, open_carrier()))
+        calls.append(PhoneCall(wire, open_carrier(), state.services.loop_turns))
         return calls[0]
 
     def open_service(session: Session) -> RealtimeSession:
