@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
-from izwi.engine_client.protocol import Answer, Answers, EngineClient
+from izwi.engine_client.protocol import Answer, Answers, EngineClient, LimitsWaits
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller, is_idle_work
 from izwi.model.capability import Capability
@@ -146,6 +146,18 @@ class ServedModel(Generic[FrontendT_co]):
         """Return it as a speech-to-speech model. Raises InvalidRequest if it is none."""
         check_capability(self.name, self.frontend, Capability.CONVERSE)
         return cast(ServedModel[ConversationFrontend], self)
+
+    def check_admission(self) -> None:
+        """Refuse a new stream before its input is decoded and prepared, if `submit` would.
+
+        Call it as soon as the model is known, so that a refusal under load costs little. Live
+        sessions and background work are never refused so.
+
+        Raises:
+            Overloaded: The predicted wait is too long.
+        """
+        if isinstance(self.engine, LimitsWaits) and not (self.is_live or is_idle_work.get()):
+            self.engine.check_admission(self.name if self.adapter is None else self.adapter.model)
 
     def submit(self, request: Request) -> Answer:
         """Submit a request. Raises EngineStopped; a refusal by the queue ends the answer."""
