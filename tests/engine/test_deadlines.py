@@ -75,6 +75,34 @@ def test_a_request_that_waits_too_long_is_refused_within_two_steps() -> None:
     assert world.engine.load["toy"]["refused"] == 1
 
 
+def test_a_full_queue_says_when_it_will_have_moved() -> None:
+    """Each request takes about thirty steps, and one runs at a time."""
+    world = World(max_running=1, max_waiting=20, max_wait_s=1e6)
+    for number in range(10):
+        world.submit(endless(f"a{number}", frames=30))
+    while "a5" not in world.logs or not world.logs["a5"].reason:
+        world.step()
+    for number in range(16):
+        world.submit(endless(f"b{number}", frames=30))
+    while world.engine.load["toy"]["waiting"] < 20:
+        world.submit(endless(f"c{world.clock.now_s}", frames=30))
+        world.step()
+    with pytest.raises(Overloaded, match="the queue is full") as full:
+        world.submit(endless("last", frames=30))
+    wait_s = 20 * 30 * STEP_S
+    assert 0.7 * wait_s < full.value.retry_after_s < 1.5 * wait_s + 1
+
+
+def test_a_request_that_waits_too_long_says_how_long_the_queue_takes() -> None:
+    world = World(max_running=1, max_wait_s=1.0)
+    for number in range(90):
+        world.submit(endless(f"a{number}", frames=30))
+    run_until_ended(world, "a89")
+    error = world.logs["a89"].error
+    assert isinstance(error, Overloaded)
+    assert error.retry_after_s > 5
+
+
 def test_a_pause_does_not_count_to_a_deadline() -> None:
     world = World(max_decode_s=0.2)
     world.submit(endless("paused"))

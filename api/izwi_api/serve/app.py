@@ -40,6 +40,7 @@ from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
 from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.uploads import Uploads
 from izwi_api.services.warming import Warming
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
@@ -142,7 +143,11 @@ def create_app(
 
         check_degradation(settings.degradation, models)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer, metrics.count_turn
-    services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
+    services = Services(
+        *(engine, models, settings, voices, decoder, references, *rest),
+        images=images,
+        uploads=Uploads(settings.max_upload_pieces),
+    )
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
