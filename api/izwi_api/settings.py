@@ -143,12 +143,15 @@ class Degradation:
     Attributes:
         waiting: Requests that wait for a model when it counts as loaded.
         max_tokens: Most tokens of an answer then; fewer if more wait. 0: no limit.
+        max_decode_s: Seconds that an answer may take then from its first token; fewer if more wait.
+            0: no limit.
         smaller: Name of a chat model -> the one that answers in its place.
     """
 
     waiting: int
     max_tokens: int = 0
     smaller: Mapping[str, str] = field(default_factory=dict)
+    max_decode_s: float = 0.0
 
 
 LOG_FORMATS = ("text", "json")

@@ -22,6 +22,7 @@ from izwi.config import EngineConfig
 from izwi.errors import DeadlineExceeded, InvalidRequest, IzwiError, Overloaded
 from izwi.fairness.queue import FairClock, may_queue
 from izwi.fairness.wait import QueueWait
+from izwi.request.deadlines import Deadlines
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.request.timing import TimedEvent
@@ -128,7 +129,8 @@ class Scheduler:
         self.cost = OnlineCost()
         self.counts = SchedulerCounts()
         prefill_s, decode_s = config.max_prefill_s or inf, config.max_decode_s or inf
-        self._limits_s = (config.max_wait_s, prefill_s, decode_s)  # of the phases
+        self._limits = Deadlines(config.max_wait_s, prefill_s, decode_s)
+        self._with_deadlines: dict[int, Sequence] = {}  # of their own, by arrival
         self._due_s = 0.0  # no deadline passes before
         self._queue_wait = QueueWait()
 
@@ -191,6 +193,8 @@ class Scheduler:
         if not self._waiting:
             self._queue_wait.begin(sequence.submitted_s)
         self._waiting.add(sequence)
+        if sequence.request.deadlines is not None:
+            self._with_deadlines[sequence.arrival] = sequence
         self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
@@ -235,6 +239,7 @@ class Scheduler:
         self._take_out(sequence)
         self._shares.leave(sequence.arrival)
         self._idle_work.discard(sequence.arrival)
+        self._with_deadlines.pop(sequence.arrival, None)
         self.clocks.remove(sequence.arrival)
         self._rows.release(sequence.audio)
         status = sequence.status
@@ -244,13 +249,18 @@ class Scheduler:
         """Return requests that are over the deadline of their phase, each with its error.
 
         A stream that is playing is not refused because it waits. Call it in every step: it looks
-        at the requests only when a deadline may have passed.
+        at requests only when a deadline may have passed, or if they have deadlines of their own.
         """
-        if now_s < self._due_s:
-            return []
+        looked: list[Sequence] = []
+        if now_s >= self._due_s:
+            limits = self._limits
+            self._due_s = now_s + min(limits.queue_s, limits.prefill_s, limits.decode_s)
+            looked = [*self._waiting, *self._running.values()]
+        elif self._with_deadlines:
+            paused = self._paused
+            looked = [one for at, one in self._with_deadlines.items() if at not in paused]
         found: list[tuple[Sequence, IzwiError]] = []
-        self._due_s = now_s + min(self._limits_s)
-        for sequence in [*self._waiting, *self._running.values()]:
+        for sequence in looked:
             due_s, late = self._deadline(sequence, now_s)
             if due_s < now_s:
                 found.append((sequence, late))
@@ -263,7 +273,8 @@ class Scheduler:
         since_s, timing = sequence.submitted_s + sequence.status.paused_s, sequence.timing
         if sequence.request.is_idle_work:  # it waits for others for any time
             return inf, DeadlineExceeded("")
-        wait_s, prefill_s, decode_s = self._limits_s
+        limits = self._limits.tighter(sequence.request.deadlines)
+        wait_s, prefill_s, decode_s = limits.queue_s, limits.prefill_s, limits.decode_s
         if timing.admitted_s is None:
             due_s = inf if self._is_being_played(sequence) else since_s + wait_s
             return due_s, Overloaded(

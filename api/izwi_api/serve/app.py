@@ -22,6 +22,7 @@ from izwi_api.http.app_state import AppState, set_state
 from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.bodies import CloseUnread
 from izwi_api.http.client_secrets import ClientSecrets
+from izwi_api.http.deadlines import CallerDeadlines
 from izwi_api.http.drain import Drain, Draining
 from izwi_api.http.head import Head
 from izwi_api.http.host_check import HostCheck
@@ -165,6 +166,7 @@ def create_app(
     batches = _batches(app, settings, state, audit_log) if settings.batches else None
     observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
+    app.add_middleware(CallerDeadlines)
     app.add_middleware(ObserveCalls, observer=observer)
     app.add_middleware(RequestId)
     more = [router for vendor in vendors for router in vendor.routers]

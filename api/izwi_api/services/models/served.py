@@ -24,8 +24,10 @@ from izwi.model.frontend import (
     check_capability,
 )
 from izwi.request.adapter import AdapterRef
+from izwi.request.deadlines import Deadlines
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
+from izwi_api.services.models.caller_deadlines import current_deadlines
 from izwi_api.settings import Settings
 from izwi_api.telemetry.calls import current_call
 from izwi_api.usage.metering import note_model
@@ -123,6 +125,7 @@ class ServedModel(Generic[FrontendT_co]):
             they said.
         adapter: With what the engine runs its requests; None: as it is.
         max_entries: Most entries of its answers, while it is loaded; None: as they ask.
+        deadlines: How long its requests may take, while it is loaded; None: as callers wish.
     """
 
     name: str
@@ -132,6 +135,7 @@ class ServedModel(Generic[FrontendT_co]):
     is_live: bool = False
     adapter: AdapterRef | None = None
     max_entries: int | None = None
+    deadlines: Deadlines | None = None
 
     def can(self, capability: Capability) -> bool:
         """Return whether the model has a capability."""
@@ -184,6 +188,9 @@ class ServedModel(Generic[FrontendT_co]):
             fewest = max(self.max_entries, request.min_entries)
             request = replace(request, max_entries=min(fewest, request.max_entries))
         correlation = None if call is None else call.correlation
+        wished = current_deadlines.get() if self.deadlines is None else self.deadlines
+        if wished is not None:
+            request = replace(request, deadlines=wished.tighter(current_deadlines.get()))
         if self.is_live:
             request = replace(request, priority=LIVE_PRIORITY, awaits_engine=True)
         elif is_idle_work.get():
