@@ -117,13 +117,14 @@ def main() -> None:
     parser.add_argument("--listeners", type=int, default=40)
     parser.add_argument("--frames", type=int, default=8, help="frames of an utterance")
     parser.add_argument("--idle-s", type=float, default=10.0)
+    parser.add_argument("--servers", nargs="+", choices=("plain", "ray"), default=["plain", "ray"])
     parser.add_argument("--port", type=int, default=8140)
     parser.add_argument("--note", default="", help="what else ran on the machine")
     options = parser.parse_args()
     url, rows = f"http://127.0.0.1:{options.port}", []
     izwi = [sys.executable, "-c", "from izwi_api.cli.run import main; main()"]
     serve = [*izwi, "serve", "--model", EMBEDDED, "--device", "cpu", "--port", str(options.port)]
-    for kind in ("plain", "ray", "plain again"):
+    for kind in options.servers:
         with tempfile.TemporaryDirectory(prefix="izwi-hop-") as folder:
             home, command = Path(folder), serve
             if kind == "ray":

@@ -17,11 +17,11 @@ class QueueWait:
         self._gap_s = 0.0  # average time between two that leave it
         self._since_s: float | None = None  # when the last one left, or the first one came
 
-    def begin(self, now_s: float) -> None:
+    def note_first(self, now_s: float) -> None:
         """Note that the queue is no longer empty."""
         self._since_s = now_s
 
-    def leave(self, count: int, now_s: float) -> None:
+    def note_left(self, count: int, now_s: float) -> None:
         """Note that requests have left the queue because their turn came."""
         if self._since_s is not None and count:
             gap_s = max(0.0, now_s - self._since_s) / count

@@ -75,7 +75,7 @@ class LimitedQueue:
                 wait_s = self._wait.retry_after_s(num_waiting, self._clock())
                 raise Overloaded(self._too_many, retry_after_s=wait_s)
             if not self._num_jobs:
-                self._wait.begin(self._clock())
+                self._wait.note_first(self._clock())
             self._num_jobs[caller] += 1
         running = self._threads.submit_sized(size, partial(self.pool.run, job, read, call))
         running.add_done_callback(partial(self._count_out, caller))
@@ -95,7 +95,7 @@ class LimitedQueue:
 
     def _count_out(self, caller: str, _: Future[Any]) -> None:
         with self._lock:
-            self._wait.leave(1, self._clock())
+            self._wait.note_left(1, self._clock())
             self._num_jobs[caller] -= 1
             if not self._num_jobs[caller]:
                 del self._num_jobs[caller]

@@ -191,7 +191,7 @@ class Scheduler:
             streams=sequence.request.streams,
         )
         if not self._waiting:
-            self._queue_wait.begin(sequence.submitted_s)
+            self._queue_wait.note_first(sequence.submitted_s)
         self._waiting.add(sequence)
         if sequence.request.deadlines is not None:
             self._with_deadlines[sequence.arrival] = sequence
@@ -320,7 +320,7 @@ class Scheduler:
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
         if admitted:
-            self._queue_wait.leave(len(admitted), now_s)
+            self._queue_wait.note_left(len(admitted), now_s)
         self._shares.settle(plan, budgets.cost)
         work = self._apply(plan, budgets, now_s)
         self.memory.flush()

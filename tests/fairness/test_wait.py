@@ -12,16 +12,16 @@ from izwi.fairness.wait import QueueWait
 def moved(gap_s, count=20):
     """A queue from which one request left after each gap, and when the last one did."""
     wait = QueueWait()
-    wait.begin(0.0)
+    wait.note_first(0.0)
     for number in range(1, count + 1):
-        wait.leave(1, gap_s * number)
+        wait.note_left(1, gap_s * number)
     return wait, gap_s * count
 
 
 def test_of_a_queue_that_never_moved_what_it_has_stood_is_known():
     wait = QueueWait()
     assert wait.retry_after_s(500, 9.0) == 1
-    wait.begin(9.0)
+    wait.note_first(9.0)
     assert wait.retry_after_s(500, 9.0) == 1
     assert wait.retry_after_s(10, 10.5) == 15
 
@@ -37,14 +37,14 @@ def test_it_takes_as_long_as_all_that_wait_need_to_leave(gap_s, num_waiting, exp
 
 def test_several_leave_at_a_time_and_the_latest_counts_most():
     wait = QueueWait()
-    wait.begin(0.0)
+    wait.note_first(0.0)
     for number in range(1, 30):
-        wait.leave(8, 0.8 * number)
+        wait.note_left(8, 0.8 * number)
     assert wait.retry_after_s(95, 0.8 * 29) == 10
     at_s = 0.8 * 29
     for _ in range(30):
         at_s += 0.02
-        wait.leave(1, at_s)
+        wait.note_left(1, at_s)
     assert wait.retry_after_s(95, at_s) == 2
 
 
@@ -56,7 +56,7 @@ def test_a_queue_that_stands_still_is_not_promised_to_move():
 
 def test_time_in_which_nothing_waited_does_not_count():
     wait, now_s = moved(0.01)
-    wait.begin(now_s + 3600.0)
+    wait.note_first(now_s + 3600.0)
     assert wait.retry_after_s(95, now_s + 3600.0) == 1
 
 
@@ -65,8 +65,8 @@ def test_time_in_which_nothing_waited_does_not_count():
 )
 def test_it_is_always_from_one_to_120_whole_seconds(steps, num_waiting):
     wait, now_s = QueueWait(), 0.0
-    wait.begin(now_s)
+    wait.note_first(now_s)
     for count, seconds in steps:
         now_s += seconds
-        wait.leave(count, now_s)
+        wait.note_left(count, now_s)
         assert 1 <= wait.retry_after_s(num_waiting, now_s) <= 120
