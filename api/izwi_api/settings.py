@@ -31,6 +31,9 @@ OPENAI_VOICES = (
 # APIs of other vendors, served beside OpenAI's if the operator says so; docs/clients.md.
 APIS = ("elevenlabs", "deepgram", "twilio", "vonage")
 MEGABYTE = 1024 * 1024
+# Pieces of uploaded files that an API server has in the engines, at most and at least: twice as
+# many as an engine runs together by default, so that it never waits for files.
+MAX_UPLOAD_PIECES, _FEWEST_UPLOAD_PIECES = 128, 8
 DEFAULT_LEAD_MS = 250
 # A lead shorter than one chunk of audio would leave gaps.
 LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
@@ -140,12 +143,15 @@ class Degradation:
     Attributes:
         waiting: Requests that wait for a model when it counts as loaded.
         max_tokens: Most tokens of an answer then; fewer if more wait. 0: no limit.
+        max_decode_s: Seconds that an answer may take then from its first token; fewer if more wait.
+            0: no limit.
         smaller: Name of a chat model -> the one that answers in its place.
     """
 
     waiting: int
     max_tokens: int = 0
     smaller: Mapping[str, str] = field(default_factory=dict)
+    max_decode_s: float = 0.0
 
 
 LOG_FORMATS = ("text", "json")
@@ -163,6 +169,21 @@ class LogSettings:
 
     format: str = "text"
     levels: Mapping[str, str] = field(default_factory=dict)
+
+
+def upload_pieces(max_waiting: int, num_api_servers: int) -> int:
+    """Return how many pieces of files each API server may have in the engines.
+
+    No more than an equal part of an engine's queue: a file is decoded before its pieces are
+    submitted, and should not be refused after that.
+
+    Args:
+        max_waiting: Requests of one model that may wait on one engine.
+        num_api_servers: API servers that share it.
+    """
+    return max(
+        _FEWEST_UPLOAD_PIECES, min(MAX_UPLOAD_PIECES, max_waiting // max(1, num_api_servers))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +205,8 @@ class Settings:
         model_aliases: Additional name of a model -> the name under which it is served.
         require_consent: A clip needs the id of a consent recording; otherwise a statement that the
             speaker agreed is enough.
+        max_upload_pieces: Pieces of uploaded files that one API server may have in the engines, so
+            that all servers together fit into an engine's queue; see `upload_pieces`.
         decode_workers: Processes that decode uploaded files; with 0 this process decodes them, and
             a broken file may crash it.
         detects_speech: Files and pieces of files without speech are not transcribed; see
@@ -230,6 +253,7 @@ class Settings:
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
     model_aliases: Mapping[str, str] = field(default_factory=dict)
     require_consent: bool = False
+    max_upload_pieces: int = MAX_UPLOAD_PIECES
     decode_workers: int = 2
     detects_speech: bool = True
     manage_models: bool = False

@@ -167,6 +167,15 @@ class StartsEngines(Protocol):
         ...
 
 
+@runtime_checkable
+class LimitsWaits(Protocol):
+    """An engine client that refuses streams whose first output would come too late."""
+
+    def check_admission(self, model: str) -> None:
+        """Refuse a new stream of a model before anything is computed for it. Raises Overloaded."""
+        ...
+
+
 def replicas_of(engine: EngineClient) -> tuple[ReplicaReport, ...]:
     """Return the engines of a client over several; empty for one engine."""
     return engine.replicas if isinstance(engine, Replicated) else ()

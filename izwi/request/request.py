@@ -21,6 +21,7 @@ from izwi.inputs.grammar import Grammar
 from izwi.inputs.speech import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.request.adapter import AdapterRef
 from izwi.request.correlation import Correlation
+from izwi.request.deadlines import Deadlines
 from izwi.request.digests import digest_array
 from izwi.request.timing import Timing
 
@@ -182,6 +183,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
             `izwi.fairness.callers`.
         correlation: The call that it is part of, for logs and traces; None outside calls.
         adapter: The adapter of the model that it runs with; None: the model as it is.
+        deadlines: How long its phases may take, beside the engine's own limits; None: as those say.
     """
 
     request_id: str
@@ -213,6 +215,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     caller: str = ""
     correlation: Correlation | None = None
     adapter: AdapterRef | None = None
+    deadlines: Deadlines | None = None
 
     @property
     def is_idle_work(self) -> bool:

@@ -36,6 +36,9 @@ class FirstOutputs:
     def __init__(self) -> None:
         self._measured: deque[_Measured] = deque(maxlen=_MOST)
         self._pending: dict[str, tuple[float, float]] = {}  # when each was placed, and beside what
+        # the prediction at the load that was asked for last, as long as nothing is learned or
+        # forgotten: while requests are refused, neither changes, and each would compute it again
+        self._known: tuple[float, float] | None = None
 
     def place(self, request_id: str, work: float, now_s: float) -> None:
         """Note that the engine gets a request, beside predicted work that it has already."""
@@ -46,6 +49,7 @@ class FirstOutputs:
         if (placed := self._pending.pop(request_id, None)) is not None:
             at_s, work = placed
             self._measured.append(_Measured(now_s, work, now_s - at_s))
+            self._known = None
 
     def drop(self, request_id: str) -> None:
         """Forget a request that has left the engine."""
@@ -63,19 +67,32 @@ class FirstOutputs:
             alike: Of the same model on other engines, for as long as this one knows too little.
         """
         waited_s = next((now_s - at_s for at_s, _ in self._pending.values()), 0.0)
-        similar = self._similar(work, now_s)
-        if len(similar) < _FEWEST:
-            similar += [one for other in alike for one in other._similar(work, now_s)]
-        if self._pending and not any(_MOST_WORK * one.work >= work for one in similar):
+        self._forget(now_s)
+        if self._known is not None and self._known[0] == work:
+            return max(waited_s, self._known[1])
+        own = similar = self._similar(work)
+        if len(own) < _FEWEST:
+            for other in alike:
+                other._forget(now_s)
+                similar = similar + other._similar(work)
+        is_known = any(_MOST_WORK * one.work >= work for one in similar)
+        if self._pending and not is_known:
             return inf
         if len(similar) < _FEWEST:
             return max([waited_s, *(one.first_s for one in similar)])
-        return max(waited_s, _on_line(similar, work))
+        line_s = _on_line(similar, work)
+        if is_known and similar is own:
+            self._known = work, line_s
+        return max(waited_s, line_s)
 
-    def _similar(self, work: float, now_s: float) -> list[_Measured]:
-        """Return what was measured lately beside up to so many times the work."""
+    def _forget(self, now_s: float) -> None:
+        """Forget what was measured too long ago."""
         while self._measured and now_s - self._measured[0].at_s > _MEMORY_S:
             self._measured.popleft()
+            self._known = None
+
+    def _similar(self, work: float) -> list[_Measured]:
+        """Return what was measured beside up to so many times the work."""
         return [one for one in self._measured if one.work <= _MOST_WORK * work]
 
 

@@ -25,6 +25,8 @@ from izwi.router.work import WorkPredictor
 
 # Positions that a piece of audio counts for which an engine has encoded before.
 _ENCODED_POSITIONS = 64
+# Delays of this process that are named in a refusal, in seconds.
+_SHOWN_S = 1e-3
 # Listeners whose engine is remembered.
 _MOST_LISTENERS = 4096
 
@@ -100,6 +102,8 @@ class Placement:
     Attributes:
         when_circuit_changes: Called with an engine, a model and what has happened to its circuit
             there, for other processes.
+        own_delay_s: Returns the seconds that this process itself adds to the wait for a first
+            output at present, before a request is placed and after its output has come.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class Placement:
         self._chained: tuple[str, list[int]] = "", []  # of the request that was looked up last
         self._listeners: dict[str, int] = {}
         self.when_circuit_changes: Callable[[int, str, CircuitEvent], object] = _ignore
+        self.own_delay_s: Callable[[], float] = float
 
     def takes(
         self, requests: Sequence[Request], without: frozenset[int] = frozenset()
@@ -127,6 +132,23 @@ class Placement:
             for one in self.loads
             if one.accepts and one.replica not in without and one.serves(requests)
         ]
+
+    def check_admission(self, model: str) -> None:
+        """Refuse a new stream of a model before it is prepared, if `choose` would.
+
+        Nothing is known of it but its model, so a limit of requests in flight counts it as one.
+        Without an engine for the model nothing is refused here.
+
+        Raises:
+            Overloaded: As `choose`.
+        """
+        if self._options.max_wait_s > 0:
+            accepting = [
+                one
+                for one in self.loads
+                if one.accepts and (one.models is None or model in one.models)
+            ]
+            self._within_wait(self._below_limits(self._decoding(accepting), 1), model)
 
     def choose(self, requests: Sequence[Request], without: frozenset[int] = frozenset()) -> int:
         """Return the engine for requests that start together.
@@ -139,13 +161,12 @@ class Placement:
             Overloaded: The limits of requests in flight are reached, or on every engine the
                 predicted wait is longer than its limit.
         """
-        accepting = self.takes(requests, without)
-        decoding = [one for one in accepting if one.replica >= self._options.num_prefill]
-        accepting = decoding or accepting
+        accepting = self._decoding(self.takes(requests, without))
         continues = all(request.continues for request in requests)
         if not continues:
             accepting = self._below_limits(accepting, len(requests))
-            accepting = self._within_wait(accepting, requests[0])
+            if self._is_waited_for(requests[0]):
+                accepting = self._within_wait(accepting, requests[0].model)
         model, now_s = requests[0].model, self._clock()
         accepting = [one for one in accepting if one.allows(model, now_s)] or accepting
         replica = self._listeners.get(requests[0].listener) if requests[0].listener else None
@@ -184,7 +205,9 @@ class Placement:
         load, work = self.loads[replica], self._predictor.predict(request)
         if self._is_waited_for(request):
             first_outputs = load.first_outputs.setdefault(request.model, FirstOutputs())
-            first_outputs.place(request.request_id, self._work(load, work), self._clock())
+            beside = self._work(load, self._predictor.mean(request.model))
+            first_outputs.place(request.request_id, beside, self._clock())
+        self._predictor.note(request.model, work)
         load.num_in_flight += 1
         load.work += work
         self._number += 1
@@ -270,15 +293,19 @@ class Placement:
             )
         return below
 
-    def _within_wait(self, accepting: list[ReplicaLoad], request: Request) -> list[ReplicaLoad]:
+    def _decoding(self, accepting: list[ReplicaLoad]) -> list[ReplicaLoad]:
+        """Return the engines that do more than compute prompts; all, if there are no others."""
+        decoding = [one for one in accepting if one.replica >= self._options.num_prefill]
+        return decoding or accepting
+
+    def _within_wait(self, accepting: list[ReplicaLoad], model: str) -> list[ReplicaLoad]:
         """Return the engines on which a request is predicted to have its first output in time.
 
-        An engine without requests is one of them, so that there is always something to learn from.
+        An engine without requests is one of them, so that there is always something to learn from,
+        unless this process itself is too slow.
         """
-        if not self._is_waited_for(request):
-            return accepting
-        most_s, mean = self._options.max_wait_s, self._predictor.predict(request)
-        waits_s = [self._wait_s(load, request.model, mean) for load in accepting]
+        most_s, own_s = self._options.max_wait_s, self.own_delay_s()
+        waits_s = [own_s + self._wait_s(load, model) for load in accepting]
         found = [one for one, wait_s in zip(accepting, waits_s, strict=True) if wait_s <= most_s]
         if accepting and not found:
             least_s = min(waits_s)
@@ -286,8 +313,9 @@ class Placement:
             if isinf(least_s):
                 message = "how long the first output takes beside so much work is not known yet"
                 raise Overloaded(f"{message}, and {limit}", retry_after_s=1)
+            here = f" ({own_s * 1e3:.0f} ms of it in this API server)" if own_s >= _SHOWN_S else ""
             raise Overloaded(
-                f"the first output would take {least_s * 1e3:.0f} ms, and {limit}",
+                f"the first output would take {least_s * 1e3:.0f} ms{here}, and {limit}",
                 retry_after_s=max(1, ceil(least_s - most_s)),
             )
         return found
@@ -305,12 +333,13 @@ class Placement:
             and not (request.open_input or request.awaits_engine)
         )
 
-    def _wait_s(self, load: ReplicaLoad, model: str, mean: float) -> float:
+    def _wait_s(self, load: ReplicaLoad, model: str) -> float:
         if not _num_in_flight(load) or (known := load.first_outputs.get(model)) is None:
             return 0.0
         others = [one.first_outputs.get(model) for one in self.loads if one is not load]
         alike = [one for one in others if one is not None]
-        return known.predict_s(self._work(load, mean), self._clock(), alike)
+        work = self._work(load, self._predictor.mean(model))
+        return known.predict_s(work, self._clock(), alike)
 
     def _work(self, load: ReplicaLoad, mean: float) -> float:
         """Return the work that an engine has, if requests of other processes have the mean."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from izwi.errors import EngineStopped, Overloaded
 from izwi.fairness.callers import current_caller
 from izwi.fairness.queue import may_queue
+from izwi.fairness.wait import QueueWait
 from izwi.host.threads import FairThreads
 from izwi.sandbox.client import Call, Frames, LimitedJob, LimitedPool, ProcessKind
 
@@ -27,10 +29,16 @@ class LimitedQueue:
         max_processes: How many run at the same time, one thread each.
         max_waiting: How many more jobs may wait.
         too_many: Message if more do.
+        clock: Monotonic seconds.
     """
 
     def __init__(
-        self, kind: ProcessKind, max_processes: int, max_waiting: int, too_many: str
+        self,
+        kind: ProcessKind,
+        max_processes: int,
+        max_waiting: int,
+        too_many: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = LimitedPool(kind)
         self._max_jobs, self._too_many = max_processes + max_waiting, too_many
@@ -38,6 +46,7 @@ class LimitedQueue:
         self._threads = FairThreads(max_processes, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._num_jobs = Counter[str]()  # that wait or are done, by caller
+        self._num_processes, self._wait, self._clock = max_processes, QueueWait(), clock
         self._is_stopped = False
 
     def start(self) -> None:
@@ -62,7 +71,11 @@ class LimitedQueue:
             if self._is_stopped:
                 raise EngineStopped("the server is stopping")
             if not may_queue(self._num_jobs, caller, self._max_jobs):
-                raise Overloaded(self._too_many, retry_after_s=5)
+                num_waiting = self._num_jobs.total() - self._num_processes
+                wait_s = self._wait.retry_after_s(num_waiting, self._clock())
+                raise Overloaded(self._too_many, retry_after_s=wait_s)
+            if not self._num_jobs:
+                self._wait.note_first(self._clock())
             self._num_jobs[caller] += 1
         running = self._threads.submit_sized(size, partial(self.pool.run, job, read, call))
         running.add_done_callback(partial(self._count_out, caller))
@@ -82,6 +95,7 @@ class LimitedQueue:
 
     def _count_out(self, caller: str, _: Future[Any]) -> None:
         with self._lock:
+            self._wait.note_left(1, self._clock())
             self._num_jobs[caller] -= 1
             if not self._num_jobs[caller]:
                 del self._num_jobs[caller]

@@ -21,6 +21,8 @@ from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import DeadlineExceeded, InvalidRequest, IzwiError, Overloaded
 from izwi.fairness.queue import FairClock, may_queue
+from izwi.fairness.wait import QueueWait
+from izwi.request.deadlines import Deadlines
 from izwi.request.request import Reason, Request
 from izwi.request.sequence import PauseReason, Phase, Sequence
 from izwi.request.timing import TimedEvent
@@ -127,8 +129,10 @@ class Scheduler:
         self.cost = OnlineCost()
         self.counts = SchedulerCounts()
         prefill_s, decode_s = config.max_prefill_s or inf, config.max_decode_s or inf
-        self._limits_s = (config.max_wait_s, prefill_s, decode_s)  # of the phases
+        self._limits = Deadlines(config.max_wait_s, prefill_s, decode_s)
+        self._with_deadlines: dict[int, Sequence] = {}  # of their own, by arrival
         self._due_s = 0.0  # no deadline passes before
+        self._queue_wait = QueueWait()
 
     # -- state -------------------------------------------------------------------------------
     @property
@@ -173,7 +177,12 @@ class Scheduler:
         if len(self._waiting) >= self._config.max_waiting and not self._is_being_played(sequence):
             ready = Counter(s.request.caller for s in self._waiting if self._can_run(s))
             if not may_queue(ready, sequence.request.caller, self._config.max_waiting):
-                raise Overloaded(f"the queue is full ({ready.total()} requests); retry later")
+                raise Overloaded(
+                    f"the queue is full ({ready.total()} requests); retry later",
+                    retry_after_s=self._queue_wait.retry_after_s(
+                        ready.total(), sequence.submitted_s
+                    ),
+                )
         sequence.status.last_step = self.counts.steps
         self.clocks.add(
             sequence.arrival,
@@ -181,7 +190,11 @@ class Scheduler:
             sequence.submitted_s,
             streams=sequence.request.streams,
         )
+        if not self._waiting:
+            self._queue_wait.note_first(sequence.submitted_s)
         self._waiting.add(sequence)
+        if sequence.request.deadlines is not None:
+            self._with_deadlines[sequence.arrival] = sequence
         self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
@@ -226,6 +239,7 @@ class Scheduler:
         self._take_out(sequence)
         self._shares.leave(sequence.arrival)
         self._idle_work.discard(sequence.arrival)
+        self._with_deadlines.pop(sequence.arrival, None)
         self.clocks.remove(sequence.arrival)
         self._rows.release(sequence.audio)
         status = sequence.status
@@ -235,30 +249,37 @@ class Scheduler:
         """Return requests that are over the deadline of their phase, each with its error.
 
         A stream that is playing is not refused because it waits. Call it in every step: it looks
-        at the requests only when a deadline may have passed.
+        at requests only when a deadline may have passed, or if they have deadlines of their own.
         """
-        if now_s < self._due_s:
-            return []
+        looked: list[Sequence] = []
+        if now_s >= self._due_s:
+            limits = self._limits
+            self._due_s = now_s + min(limits.queue_s, limits.prefill_s, limits.decode_s)
+            looked = [*self._waiting, *self._running.values()]
+        elif self._with_deadlines:
+            paused = self._paused
+            looked = [one for at, one in self._with_deadlines.items() if at not in paused]
         found: list[tuple[Sequence, IzwiError]] = []
-        self._due_s = now_s + min(self._limits_s)
-        for sequence in [*self._waiting, *self._running.values()]:
-            due_s, late = self._deadline(sequence)
+        for sequence in looked:
+            due_s, late = self._deadline(sequence, now_s)
             if due_s < now_s:
                 found.append((sequence, late))
             else:
                 self._due_s = min(self._due_s, due_s)
         return found
 
-    def _deadline(self, sequence: Sequence) -> tuple[float, IzwiError]:
+    def _deadline(self, sequence: Sequence, now_s: float) -> tuple[float, IzwiError]:
         """Return when a request must have left its phase, and the error if it has not."""
         since_s, timing = sequence.submitted_s + sequence.status.paused_s, sequence.timing
         if sequence.request.is_idle_work:  # it waits for others for any time
             return inf, DeadlineExceeded("")
-        wait_s, prefill_s, decode_s = self._limits_s
+        limits = self._limits.tighter(sequence.request.deadlines)
+        wait_s, prefill_s, decode_s = limits.queue_s, limits.prefill_s, limits.decode_s
         if timing.admitted_s is None:
             due_s = inf if self._is_being_played(sequence) else since_s + wait_s
             return due_s, Overloaded(
-                f"could not be scheduled within {wait_s:g} s (queue full); retry later"
+                f"could not be scheduled within {wait_s:g} s (queue full); retry later",
+                retry_after_s=self._queue_wait.retry_after_s(len(self._waiting), now_s),
             )
         if timing.first_entry_s is None:
             due_s, late = timing.admitted_s + prefill_s, f"not begun within {prefill_s:g} s"
@@ -298,6 +319,8 @@ class Scheduler:
         admitted = set(plan.admit)
         num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
+        if admitted:
+            self._queue_wait.note_left(len(admitted), now_s)
         self._shares.settle(plan, budgets.cost)
         work = self._apply(plan, budgets, now_s)
         self.memory.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 
 import pytest
@@ -180,6 +181,100 @@ def test_an_engine_without_requests_gets_one_whatever_its_last_ones_took():
     made.place_request(0, toy_request("runs", 2, 1, 40))
     with pytest.raises(Overloaded):
         made.choose([toy_request("next", 2, 1, 40)])
+
+
+def test_a_stream_is_refused_before_it_is_prepared_as_it_would_be_after():
+    made, _ = busy(2)
+    made.check_admission("another model")  # nothing waits for it
+    with pytest.raises(Overloaded) as early:
+        made.check_admission("toy")
+    with pytest.raises(Overloaded) as late:
+        made.choose([toy_request("next", 2, 1, 40)])
+    assert (str(early.value), early.value.retry_after_s) == (
+        str(late.value),
+        late.value.retry_after_s,
+    )
+    made.end_wait(1, toy_request("first-1", 2, 1, 40), has_output=False)
+    made.check_admission("toy")
+    for load in made.loads:
+        load.accepts = False
+    made.check_admission("toy")  # that no engine accepts it is not said here
+
+
+def test_limits_of_requests_in_flight_are_checked_before_it_is_prepared_too():
+    made = Placement(
+        RouterOptions("least_load", max_wait_s=9.0, max_in_flight=1),
+        [ReplicaLoad(0, accepts=True, models=frozenset({"toy"}))],
+    )
+    made.check_admission("toy")
+    made.place_request(0, toy_request("a", 2, 1, 40))
+    with pytest.raises(Overloaded, match="--max-in-flight"):
+        made.check_admission("toy")
+
+
+def test_the_delay_of_the_process_itself_counts_also_beside_an_idle_engine():
+    made, _ = busy(2)
+    for number in range(2):
+        made.end_wait(number, toy_request(f"first-{number}", 2, 1, 40), has_output=True)
+        made.loads[number].first_outputs.clear()
+        made.end(number, made.loads[number].work)
+    made.own_delay_s = lambda: 0.08
+    made.check_admission("toy")
+    made.own_delay_s = lambda: 2.6
+    with pytest.raises(
+        Overloaded, match=r"2600 ms \(2600 ms of it in this API server\)"
+    ) as refused:
+        made.check_admission("toy")
+    assert refused.value.retry_after_s == 3
+
+
+def num_calls(action):
+    """Calls of Python functions and of built-in ones that an action makes."""
+    count = 0
+
+    def profile(_frame, event, _argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_refusals_in_a_row_cost_little_however_much_was_measured():
+    made, clock = busy()
+    known = made.loads[0].first_outputs["toy"]
+    for number in range(256):
+        known.place(f"slow-{number}", 600.0 + number, 0.0)
+        known.come(f"slow-{number}", 3.2)
+
+    def refuse():
+        with pytest.raises(Overloaded):
+            made.check_admission("toy")
+
+    first, later = num_calls(refuse), num_calls(refuse)
+    assert later < 100 < first
+    clock.now_s += 0.5
+    assert num_calls(refuse) < 100
+    assert known.predict_s(512.0, 3.7) >= 3.2
+    known.come("first-0", 3.8)  # what is learned meanwhile counts
+    assert num_calls(refuse) > 100
+
+
+def test_what_is_predicted_again_is_what_would_be_computed():
+    known = measured(*[(1.0 + n % 5, 0.01 * (n % 7)) for n in range(64)], at_s=1.0)
+    known.place("slow", 2.0, 0.0)
+    before = [known.predict_s(work, 1.0) for work in (2.0, 2.0, 3.0, 2.0)]
+    known._known = None
+    assert before[0] == before[1] == before[3] == known.predict_s(2.0, 1.0)
+    known.come("slow", 9.0)
+    after = known.predict_s(2.0, 9.0)
+    known._known = None
+    assert after == known.predict_s(2.0, 9.0)
+    assert known.predict_s(2.0, 31.5) == 9.0  # only the last one is remembered
 
 
 def test_without_a_limit_nothing_is_kept():

@@ -34,6 +34,11 @@ def test_a_toml_file_is_read(tmp_path):
         ({"router": "best"}, "router"),
         ({"weights": "int3"}, "weights"),
         ({"policy": "lifo"}, "policy"),
+        ({"engines": 3, "max_engines": 2}, "max_engines"),
+        ({"streams_each": 0}, "streams_each"),
+        ({"least_slack_ms": -1.0}, "least_slack_s"),
+        ({"first_audio_ms": 200.0}, "prometheus"),
+        ({"downscale_delay_s": -1.0}, "downscale_delay_s"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values, named):
@@ -53,6 +58,15 @@ def test_defaults_are_one_engine_on_a_gpu_on_this_machine_only():
     options = RayOptions()
     assert (options.engines, options.engine_gpus) == (1, 1.0)
     assert options.host == "127.0.0.1"
+
+
+def test_the_number_of_engines_is_fixed_unless_it_may_be_larger():
+    assert not RayOptions(engines=2).is_autoscaled
+    assert not RayOptions(engines=2, max_engines=2).is_autoscaled
+    options = RayOptions(engines=1, max_engines=3, least_slack_ms=250.0)
+    assert options.is_autoscaled
+    assert options.num_places == RayOptions(engines=3).num_places
+    assert options.scaling_rules.least_slack_s == 0.25
 
 
 def test_ray_is_not_imported_by_the_command_line():

@@ -27,13 +27,26 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SPEECH = "/v1/audio/speech"
 TEXT = "The house is near the river and the road is long."
 ASK = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm", "input": TEXT}
-NUM_STREAMS = 6
+NUM_STREAMS = 20
 FILE = """
 models: [izwi-tiny-tts, izwi-tiny-asr, izwi-tiny-chat]
 engine_gpus: 0
 engine_cpus: 0.1
 api_server_cpus: 0.1
 engines: 2
+api_servers: 2
+"""
+SCALING = """
+models: [izwi-tiny-tts]
+engine_gpus: 0
+engine_cpus: 0.1
+api_server_cpus: 0.1
+engines: 1
+max_engines: 3
+streams_each: 2
+least_slack_ms: 0
+upscale_delay_s: 1
+downscale_delay_s: 5
 """
 
 
@@ -154,6 +167,48 @@ def test_a_live_session_speaks_through_the_proxy(cluster):
                 break
     assert num_audio > 1
     assert "Paris" in said
+
+
+def test_requests_of_one_session_reach_the_api_server_that_stores_its_answers(cluster):
+    """Of two API servers: without the header, a session would survive by chance only."""
+    with httpx.Client(base_url=cluster.url, timeout=120) as http:
+        for number in range(8):
+            headers = {"x-session-id": f"session-{number}"}
+            ask = {"model": "izwi-tiny-chat", "input": "What is the capital of France?"}
+            for _ in range(3):
+                answer = http.post("/v1/responses", json=ask, headers=headers)
+                assert answer.status_code == 200, answer.text
+                ask |= {"previous_response_id": answer.json()["id"]}
+
+
+def test_engines_come_and_go_with_the_load_without_an_error(tmp_path):
+    with deployed(tmp_path, SCALING) as cluster:
+        wait_for(lambda: len(cluster.ready()) == 1, 300)
+        wanted = [Listener(cluster.url, seed, 40).result() for seed in range(6)]
+        assert {status for status, _, _ in wanted} == {200}
+        grown, results = threading.Event(), [[] for _ in wanted]
+
+        def ask_again_and_again(seed):
+            while not grown.is_set():
+                results[seed].append(Listener(cluster.url, seed, 40).result())
+
+        callers = [threading.Thread(target=ask_again_and_again, args=(n,)) for n in range(6)]
+        for one in callers:
+            one.start()
+        try:
+            wait_for(lambda: len(cluster.ready()) == 3, 300)
+        finally:
+            grown.set()
+            for one in callers:
+                one.join(400)
+        # one more of each, while engines are given up
+        rest = [Listener(cluster.url, seed, 40) for seed in range(6)]
+        for seed, one in enumerate(rest):
+            results[seed].append(one.result())
+        wait_for(lambda: len(cluster.ready()) == 1, 300)
+        wait_for(lambda: len(cluster.actors()) == 1, 120)
+        for seed, heard in enumerate(results):
+            assert set(heard) == {wanted[seed]}
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of its imports

@@ -405,3 +405,9 @@ def test_api_servers_learn_how_often_processes_were_started_again(monkeypatch):
     assert lost == [Restarted({0: 0, 1: 1}, 0)]
     assert kept == [Restarted({0: 0, 1: 1}, 0), Restarted({0: 0, 1: 1}, 1)]
     assert new == [Restarted({0: 0, 1: 1}, 1)], "it was not there before"
+
+
+def test_api_servers_have_equal_parts_of_an_engines_queue_for_files(monkeypatch):
+    world = Replicated(monkeypatch, num_api_servers=8)
+    world.leave_at(3.0)
+    assert [one.spec.settings.max_upload_pieces for one in world.api_servers] == [64] * 8

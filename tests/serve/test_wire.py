@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 
 import msgspec
 import numpy as np
@@ -36,6 +37,7 @@ from izwi.inputs.speech import (
     VoicePrompt,
 )
 from izwi.request.correlation import Correlation
+from izwi.request.deadlines import Deadlines
 from izwi.request.log import Log
 from izwi.request.request import Chunk, EncodeInput, Reason, Request, SamplingParams
 from izwi.request.serialization import decode, encode, pack_error, unpack_error
@@ -82,6 +84,13 @@ def crossed(request, codec=CODEC, **options):
     assert envelope.api_server == "api_server"
     (back,) = envelope.command.requests
     return back
+
+
+def test_deadlines_of_a_caller_arrive_with_those_that_are_not_set():
+    asked = Request("a", "toy", ToyPrompt((1, 2)), deadlines=Deadlines(queue_s=0.25, decode_s=9.0))
+    back = crossed(asked, TOYS)
+    assert back.deadlines == Deadlines(0.25, inf, 9.0)
+    assert crossed(replace(asked, deadlines=None), TOYS).deadlines is None
 
 
 # -- requests ------------------------------------------------------------------------------------

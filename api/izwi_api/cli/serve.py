@@ -256,6 +256,14 @@ DegradeMaxTokensOption = Annotated[
     int,
     typer.Option(min=0, help="Most tokens of an answer then; fewer if more wait. 0: no limit."),
 ]
+DegradeMaxDecodeOption = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        help="Most seconds of an answer then, from its first token; fewer if more wait. 0: no "
+        "limit.",
+    ),
+]
 DegradeToOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=SMALLER", help="The chat model that answers then; repeatable."),
@@ -393,6 +401,7 @@ def serve(
     place: PlaceOption = None,
     degrade_at: DegradeAtOption = 0,
     degrade_max_tokens: DegradeMaxTokensOption = 0,
+    degrade_max_decode_s: DegradeMaxDecodeOption = 0.0,
     degrade_to: DegradeToOption = None,
     ctl: CtlOption = False,
     device: Device = "auto",
@@ -426,7 +435,9 @@ def serve(
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
         settings = replace(settings, warm=_warm_file(warm))
-        degradation = read_degradation(degrade_at, degrade_max_tokens, degrade_to or ())
+        degradation = read_degradation(
+            degrade_at, degrade_max_tokens, degrade_to or (), degrade_max_decode_s
+        )
         settings = replace(settings, degradation=degradation)
         settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
         if images is not None:
@@ -536,17 +547,20 @@ def parse_smaller(entries: Sequence[str]) -> dict[str, str]:
     return smaller
 
 
-def read_degradation(waiting: int, max_tokens: int, smaller: Sequence[str]) -> Degradation | None:
+def read_degradation(
+    waiting: int, max_tokens: int, smaller: Sequence[str], max_decode_s: float = 0.0
+) -> Degradation | None:
     """Return how answers are degraded under load; None: never. Raises InvalidRequest."""
-    if not (waiting or max_tokens or smaller):
+    how = max_tokens or smaller or max_decode_s
+    if not (waiting or how):
         return None
-    if not waiting or not (max_tokens or smaller):
+    if not (waiting and how):
         raise InvalidRequest(
-            "--degrade-at says when answers are degraded, and --degrade-max-tokens or --degrade-to "
-            "how: give both",
+            "--degrade-at says when answers are degraded, and --degrade-max-tokens, "
+            "--degrade-max-decode-s or --degrade-to how: give both",
             param="degrade_at",
         )
-    return Degradation(waiting, max_tokens, parse_smaller(smaller))
+    return Degradation(waiting, max_tokens, parse_smaller(smaller), max_decode_s)
 
 
 def parse_places(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:

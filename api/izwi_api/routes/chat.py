@@ -87,6 +87,7 @@ async def _write_answer(
     model = degraded(services.registry, model, ask, services.settings.degradation)
 
     async def open_seen() -> Answers[ChatAnswer]:
+        model.check_admission()  # before images are decoded
         seen = await with_pixels(services, model, ask)
         return await open_answers(model, seen, stops=body.stop, count=body.n or 1)
 

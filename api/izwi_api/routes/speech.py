@@ -50,6 +50,7 @@ async def create_speech(request: Request) -> Response:
 
 async def _answer(services: Services, body: SpeechBody) -> Response:
     model = services.registry.speech(body.model)  # an unknown model is reported first
+    model.check_admission()  # before SSML is read and a clip decoded
     timing = _word_aligner(services, body)
     if body.include_codes and body.stream_format != "sse":
         raise InvalidRequest(

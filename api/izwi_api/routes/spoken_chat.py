@@ -35,6 +35,7 @@ async def answer_aloud(
     Raises:
         IzwiError: It cannot be answered.
     """
+    model.check_admission()  # before audio is decoded
     ask = await _ask(services, model, body)
     return await spoken_response(body, _opened(services.answers, model, body, ask))
 

@@ -169,6 +169,7 @@ async def _opened(
     content, aligner, upload = form.pop_file("file"), beside.aligner, beside.upload
     limits, spool = services.settings.upload_limits, services.decoder.spool
     await upload.wait_for_turn()
+    model.check_admission()  # before the file is decoded
     with await spool(content, SAMPLE_RATE, limits, resampling_of(model.frontend)) as audio:
         del content  # it may be as large as all other memory of this request
         if len(audio) < _MIN_AUDIO_S * SAMPLE_RATE:

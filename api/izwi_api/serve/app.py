@@ -22,6 +22,7 @@ from izwi_api.http.app_state import AppState, set_state
 from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.bodies import CloseUnread
 from izwi_api.http.client_secrets import ClientSecrets
+from izwi_api.http.deadlines import CallerDeadlines
 from izwi_api.http.drain import Drain, Draining
 from izwi_api.http.head import Head
 from izwi_api.http.host_check import HostCheck
@@ -40,6 +41,7 @@ from izwi_api.services.store.answers import StoredAnswers
 from izwi_api.services.store.completions import StoredCompletions
 from izwi_api.services.store.items import StoredItems
 from izwi_api.services.store.responses import StoredResponses
+from izwi_api.services.uploads import Uploads
 from izwi_api.services.warming import Warming
 from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
@@ -142,7 +144,11 @@ def create_app(
 
         check_degradation(settings.degradation, models)
     rest = *_earlier(items), metrics.count_prepared, metrics.observe_answer, metrics.count_turn
-    services = Services(engine, models, settings, voices, decoder, references, *rest, images=images)
+    services = Services(
+        *(engine, models, settings, voices, decoder, references, *rest),
+        images=images,
+        uploads=Uploads(settings.max_upload_pieces),
+    )
     warming = Warming(services, read_warm_file(settings.warm)) if settings.warm else None
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
@@ -160,6 +166,7 @@ def create_app(
     batches = _batches(app, settings, state, audit_log) if settings.batches else None
     observer = CallObserver(sinks, traces=traces is not None)
     _watch(app, settings, audit_log, metrics, drain)
+    app.add_middleware(CallerDeadlines)
     app.add_middleware(ObserveCalls, observer=observer)
     app.add_middleware(RequestId)
     more = [router for vendor in vendors for router in vendor.routers]

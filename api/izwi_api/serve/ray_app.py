@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from izwi.checkpoints.registry import Registry, named
 from izwi_api.environment import read_access, read_settings
@@ -26,12 +26,14 @@ from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.replica_router import ReplicaRouter
 from izwi_api.serve.wire import RequestCodec
 from izwi_api.services.chat.answer import start_ahead
-from izwi_api.settings import Settings
+from izwi_api.settings import Settings, upload_pieces
 
 ENGINE, API_SERVER = "Engine", "ApiServer"
 # A replica of a deployment has no queue of its own to fill: the engine's and the app's limits hold.
 _MOST_ONGOING = 10_000
 _STATS_EVERY_S, _HEALTH_EVERY_S = 1.0, 2.0
+# Seconds over which figures are averaged before they change the number of engines.
+_LOOK_BACK_S = 5.0
 
 
 class ApiServer:
@@ -91,7 +93,13 @@ def build(values: dict[str, Any]) -> Any:
 def build_app(options: RayOptions, *, is_own_cluster: bool) -> Any:
     """Build the application, with settings of this process's environment. Raises InvalidRequest."""
     access = cluster_access(options, read_access(os.environ), is_own_cluster=is_own_cluster)
-    settings = replace(read_settings(os.environ), access=access, offline=options.offline)
+    pieces = upload_pieces(options.engine_config.max_waiting, options.api_servers)
+    settings = replace(
+        read_settings(os.environ),
+        access=access,
+        offline=options.offline,
+        max_upload_pieces=pieces,
+    )
     return _api_servers(options).bind(options, settings, _engines(options).bind(options))
 
 
@@ -99,7 +107,7 @@ def _engines(options: RayOptions) -> Any:
     return serve.deployment(
         EngineReplica,
         name=ENGINE,
-        num_replicas=options.engines,
+        **_number_of_engines(options),
         max_ongoing_requests=_MOST_ONGOING,
         ray_actor_options={"num_gpus": options.engine_gpus, "num_cpus": options.engine_cpus},
         health_check_period_s=_HEALTH_EVERY_S,
@@ -111,6 +119,27 @@ def _engines(options: RayOptions) -> Any:
     )
 
 
+def _number_of_engines(options: RayOptions) -> dict[str, Any]:
+    """Return how many engines Ray runs: always the same, or as many as they need."""
+    if not options.is_autoscaled:
+        return {"num_replicas": options.engines}
+    rules = options.scaling_rules
+    policy = AutoscalingPolicy(
+        policy_function="izwi_api.serve.ray_scaling:EngineScaling",
+        policy_kwargs={**asdict(rules), "prometheus": options.prometheus},
+    )
+    scaling = AutoscalingConfig(
+        min_replicas=options.engines,
+        max_replicas=options.max_engines,
+        upscale_delay_s=options.upscale_delay_s,
+        downscale_delay_s=options.downscale_delay_s,
+        metrics_interval_s=_STATS_EVERY_S,
+        look_back_period_s=_LOOK_BACK_S,
+        policy=policy,
+    )
+    return {"autoscaling_config": scaling}
+
+
 def _api_servers(options: RayOptions) -> Any:
     return serve.deployment(
         serve.ingress()(ApiServer),
@@ -119,6 +148,11 @@ def _api_servers(options: RayOptions) -> Any:
         max_ongoing_requests=_MOST_ONGOING,
         ray_actor_options={"num_cpus": options.api_server_cpus},
         graceful_shutdown_timeout_s=options.drain_s,
+        # requests with the same `x-session-id` go to one API server, which stores their answers
+        request_router_config=RequestRouterConfig(
+            request_router_class="ray.serve.experimental.consistent_hash_router"
+            ":ConsistentHashRouter"
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +14,7 @@ import ray
 
 from izwi.checkpoints.registry import named
 from izwi.errors import StartFailed
+from izwi.router.scaling import figures_of
 from izwi_api.serve.child import start_process
 from izwi_api.serve.control import EngineSpec, Failed, Ready
 from izwi_api.serve.ray_options import RayOptions
@@ -83,6 +85,10 @@ class EngineReplica:
     def record_routing_stats(self) -> dict[str, bool]:
         """Return what routers are told of this engine every second; called by Ray."""
         return {"is_hung": self._silent_s > _UNRESPONSIVE_S}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return what the number of engines depends on; called by Ray, if it may change."""
+        return asdict(figures_of(self._observer.load))
 
     async def ping(self) -> int:
         """Return the number of the engine process."""

@@ -13,6 +13,7 @@ from izwi.config import EngineConfig, require_one_of
 from izwi.errors import InvalidRequest
 from izwi.router.options import RouterOptions
 from izwi.router.policy import ROUTER_POLICIES
+from izwi.router.scaling import ScalingRules
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.exposure import allowed_hosts, check_exposure
 from izwi_api.settings import DEFAULT_MODELS, Access
@@ -32,7 +33,15 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host: Address on which each node's proxy listens, if Ray Serve does not run yet.
         port: Its port.
         insecure: Serve without a key where others may reach the proxy.
-        engines: Engines.
+        engines: Engines; the fewest, with `max_engines`.
+        max_engines: Engines at most, of which as many run as the load needs; 0: always `engines`.
+        streams_each: Requests that one engine is meant to have, with `max_engines`.
+        least_slack_ms: Slack below which an engine is behind, with `max_engines`.
+        first_audio_ms: The 95th percentile of first audio above which there are too few engines;
+            0: it does not count. Needs `prometheus`.
+        prometheus: Base URL of a Prometheus that scrapes the API servers.
+        upscale_delay_s: Seconds for which more engines must be needed before they are started.
+        downscale_delay_s: Seconds for which fewer must be needed before one is drained.
         engine_gpus: GPUs of one engine; 0: it runs on CPUs.
         engine_cpus: CPUs that are reserved for one engine.
         router: How API servers place requests on engines.
@@ -50,6 +59,13 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8000
     insecure: bool = False
     engines: int = 1
+    max_engines: int = 0
+    streams_each: int = 32
+    least_slack_ms: float = 300.0
+    first_audio_ms: float = 0.0
+    prometheus: str = ""
+    upscale_delay_s: float = 5.0
+    downscale_delay_s: float = 300.0
     engine_gpus: float = 1.0
     engine_cpus: float = 1.0
     device: str = "auto"
@@ -72,13 +88,32 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidRequest("engines must be at least 1", param="engines")
         if self.api_servers < 1:
             raise InvalidRequest("api_servers must be at least 1", param="api_servers")
+        if self.max_engines and self.max_engines < self.engines:
+            raise InvalidRequest("max_engines must be 0 or at least engines", param="max_engines")
+        if self.first_audio_ms and not self.prometheus:
+            raise InvalidRequest("first_audio_ms needs prometheus", param="first_audio_ms")
+        for name in ("upscale_delay_s", "downscale_delay_s"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"{name} must be at least 0", param=name)
         require_one_of("router", self.router, tuple(ROUTER_POLICIES))
-        _ = self.runtime, self.engine_config, self.router_options  # refuse wrong ones early
+        # refuse wrong ones early
+        _ = self.runtime, self.engine_config, self.router_options, self.scaling_rules
 
     @property
     def num_places(self) -> int:
         """Engines that an API server may know at a time."""
-        return _PLACES_FOR_EACH * self.engines + 1
+        return _PLACES_FOR_EACH * max(self.engines, self.max_engines) + 1
+
+    @property
+    def is_autoscaled(self) -> bool:
+        """Whether the number of engines follows the load."""
+        return self.max_engines > self.engines
+
+    @property
+    def scaling_rules(self) -> ScalingRules:
+        """When there are too few engines, and when too many."""
+        slack_s, first_s = self.least_slack_ms / 1e3, self.first_audio_ms / 1e3
+        return ScalingRules(self.streams_each, slack_s, first_s)
 
     @property
     def runtime(self) -> RuntimeOptions:

@@ -216,7 +216,7 @@ class RemoteEngine:
         self._commands = self._engine_messages = None
         self._close(sockets)
         if had_requests:
-            count_death(self._ran())
+            count_death(self._ran(), self._trials.spared, self._gone_s)
         self._trials.clear()
         self._awaiting.clear()
         taken, self._taken = self._taken, {}
@@ -360,7 +360,7 @@ class RemoteEngine:
         """
         given: list[ResumableRequest] = []
         if is_hung:
-            count_death(self._ran())
+            count_death(self._ran(), self._trials.spared, asyncio.get_running_loop().time())
         for name, resumable in list(self._resumables.items()):
             may_move = not resumable.is_aborted and not resumable.is_cause
             if may_move and takes(resumable.request):
@@ -513,12 +513,12 @@ class RemoteEngine:
             logger.warning("resuming %d requests on the next engine", len(self._resumables))
 
     def _start_again(self, resumables: Sequence[ResumableRequest]) -> None:
-        """Resubmit requests with their logs; of those that may have killed engines, one by one."""
+        """Resubmit requests with their logs; those that may have killed engines in turns."""
+        suspects = [one for one in resumables if is_suspect(one)]
         for resumable in resumables:
-            if is_suspect(resumable):
-                self._trials.hold(resumable)
-            else:
+            if resumable not in suspects:
                 self._resubmit(resumable)
+        self._trials.hold(suspects)
 
     def _ran(self) -> list[ResumableRequest]:
         """Return the requests that steps of the engine ran."""
@@ -695,7 +695,7 @@ class RemoteEngine:
                 self._trials.forget(resumable)
                 if self.router is not None:
                     self.router.ended(self, resumable, chunk)
-            elif resumable.num_seen:
+            else:
                 self._trials.given(resumable)
 
     def _fail_all(self, error: InvalidMessage) -> None:

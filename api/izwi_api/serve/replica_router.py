@@ -6,6 +6,7 @@ decided by `izwi.router.placement`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +29,15 @@ from izwi.request.request import Chunk, Reason, Request
 from izwi.router.breaker import CircuitEvent
 from izwi.router.options import RouterOptions
 from izwi.router.placement import Placement, ReplicaLoad
+from izwi_api.serve.event_loop_lag import EventLoopLag
 from izwi_api.serve.remote_engine import RemoteEngine, is_fault
 from izwi_api.serve.resumable_request import ResumableRequest
 
 logger = logging.getLogger(__name__)
+
+# Turns of the event loop that a first output takes beside what is measured from placing a request
+# to reading its output: one to receive the request, one to send the response.
+_TURNS = 2
 
 
 class ChangesModels(Protocol):
@@ -80,6 +86,8 @@ class ReplicaRouter:
         self._make_engine, self._num_first = make_engine, len(self._engines)
         self._loads = [ReplicaLoad(number) for number in range(len(engines))]
         self._placement = Placement(options, self._loads, seed=time.monotonic_ns())
+        self._lag = EventLoopLag() if options.max_wait_s > 0 else None
+        self._placement.own_delay_s = self._own_delay_s
         self.changes: ChangesModels | None = None
         self.when_lost: Callable[[int], object] = self.disconnect
         self._vacant: set[int] = set()  # places of which no engine is expected
@@ -133,6 +141,11 @@ class ReplicaRouter:
             load.accepts = False
         for engine in self._engines:
             await engine.stop()
+
+    def check_admission(self, model: str) -> None:
+        """See `LimitsWaits.check_admission`."""
+        self._update_figures()
+        self._placement.check_admission(model)
 
     def submit(self, request: Request) -> Answer:
         """Submit a request; see `submit_all`."""
@@ -211,6 +224,8 @@ class ReplicaRouter:
     # -- from the supervisor -------------------------------------------------------------------
     def connect(self, replica: int, address: str) -> None:
         """Connect to a new engine; it gets requests once it has answered."""
+        if self._lag is not None:
+            self._lag.start(asyncio.get_running_loop())
         self._make_places(replica)
         self._drained.pop(replica, None)
         self._vacant.discard(replica)
@@ -366,6 +381,11 @@ class ReplicaRouter:
             self._engines[number].router = self
             self._loads.append(ReplicaLoad(number, models=frozenset()))
             self._vacant.add(number)
+
+    def _own_delay_s(self) -> float:
+        if self._lag is None:
+            return 0.0
+        return _TURNS * self._lag.seconds(asyncio.get_running_loop().time())
 
     def _update_figures(self) -> None:
         for load, engine in zip(self._loads, self._engines, strict=True):

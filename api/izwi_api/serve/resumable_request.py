@@ -27,8 +27,12 @@ class ResumableRequest:
         backpressured: Its reader is behind.
         num_deaths: Engines that died while they ran it, without output in between, unless others
             are more likely to be the cause; see `izwi_api.serve.suspects`.
+        num_far: Engines that died in a row while they ran it, before each of which it was given
+            about as much output; below 0 once others were found more likely to be the cause.
+        reach: Chunks with output that it was given before the last death, since the one before.
+        lived_s: Seconds for which that engine ran it.
         num_seen: All engines that died while they ran it.
-        num_since: Chunks with output since the last of these deaths.
+        num_since: Chunks with output since the last of these deaths, or the beginning.
         is_cause: It may not run again.
         together: Ids of the requests that it was submitted with, itself included.
         submitted_s: When, on the event loop's clock.
@@ -45,6 +49,9 @@ class ResumableRequest:
     paused: bool = False
     backpressured: bool = False
     num_deaths: int = 0
+    num_far: int = 0
+    reach: int = 0
+    lived_s: float = 0.0
     num_seen: int = 0
     num_since: int = 0
     is_cause: bool = False
@@ -59,6 +66,11 @@ class ResumableRequest:
     # when each was given, on the event loop's clock, as if no pause had been before that ended
     _chunk_times_s: list[float] = field(default_factory=list)
     _paused_s: float = 0.0
+
+    @property
+    def started_s(self) -> float:
+        """When it was given to its present engine, on the event loop's clock."""
+        return self.submitted_s + (self.moves_s[-1] if self.moves_s else 0.0)
 
     @property
     def has_output(self) -> bool:

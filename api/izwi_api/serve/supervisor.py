@@ -65,6 +65,7 @@ from izwi_api.serve.operator_socket import (
 from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.roster import Roster
 from izwi_api.services.models.adapter_option import check_adapters
+from izwi_api.settings import upload_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -263,12 +264,13 @@ class Supervisor:
         metrics = self._folder / "metrics" if serve_options.num_api_servers > 1 else None
         if metrics is not None:
             metrics.mkdir(parents=True, exist_ok=True)
+        most_pieces = upload_pieces(serve_options.config.max_waiting, serve_options.num_api_servers)
         spec = ApiServerSpec(
             name,
             self._folder,
             tuple(listener.fileno() for listener in self._listen_sockets),
             dict(self._roster.served),
-            serve_options.settings,
+            replace(serve_options.settings, max_upload_pieces=most_pieces),
             serve_options.drain_s,
             sends_asks=serve_options.record is not None,
             metrics=metrics,

@@ -20,9 +20,8 @@ from typing import Self
 from izwi.errors import Overloaded
 from izwi.fairness.callers import current_caller
 from izwi.fairness.queue import FairQueue, may_queue
+from izwi_api.settings import MAX_UPLOAD_PIECES
 
-# Twice as many as the engine runs together by default, so that it never waits for files.
-MAX_PIECES = 128
 MAX_WAITING = 512
 MAX_WAIT_S = 120.0
 # Seconds after which a file whose client is slow counts nothing.
@@ -120,7 +119,7 @@ class Uploads:
 
     def __init__(
         self,
-        max_pieces: int = MAX_PIECES,
+        max_pieces: int = MAX_UPLOAD_PIECES,
         max_waiting: int = MAX_WAITING,
         max_wait_s: float = MAX_WAIT_S,
         clock: Callable[[], float] = time.monotonic,

@@ -97,6 +97,7 @@ async def hear(request: Request, content: bytes, ask: Listening, upload: Upload)
     model = services.registry.transcription(ask.model)
     aligner = _aligner(services) if ask.with_words else None
     await upload.wait_for_turn()
+    model.check_admission()  # before the file is decoded
     resampling = resampling_of(model.frontend)
     spool, limits = services.decoder.spool, services.settings.upload_limits
     with await spool(content, SAMPLE_RATE, limits, resampling) as audio:

@@ -42,10 +42,11 @@ async def speech_response(
 async def prepared(
     request: Request, body: SpeechBody
 ) -> tuple[ServedModel[SpeechFrontend], list[SpokenPart]]:
-    """Return the model and its input. Raises ModelNotFound and InvalidRequest."""
+    """Return the model and its input. Raises ModelNotFound, InvalidRequest and Overloaded."""
     services = services_of(request)
     check_texts(body, services.settings)
     model = services.registry.speech(body.model)
+    model.check_admission()  # before SSML is read and a clip decoded
     return model, await asked_speech(services, model, body)
 
 

@@ -21,7 +21,7 @@ from izwi_api.services import uploads
 from izwi_api.services.decoding import InProcess
 from izwi_api.services.transcription import transcribe
 from izwi_api.services.uploads import Uploads
-from izwi_api.settings import Settings
+from izwi_api.settings import Settings, upload_pieces
 from tests.api.conftest import (
     FakeEngine,
     FakeRegistry,
@@ -518,3 +518,10 @@ def test_the_body_of_a_waiting_upload_stays_with_the_client(make_world, monkeypa
             assert waiting.recv(12) == b"HTTP/1.1 400"
         wait_for(lambda: not world.uploads.num_in_progress)
     assert world.decoder.num_files == world.uploads.num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("num_api_servers", "each"), [(0, 128), (1, 128), (4, 128), (5, 102), (8, 64), (200, 8)]
+)
+def test_files_of_all_api_servers_together_fit_into_the_queue_of_an_engine(num_api_servers, each):
+    assert upload_pieces(512, num_api_servers) == each

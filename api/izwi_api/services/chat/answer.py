@@ -261,6 +261,7 @@ async def open_answers(
         Overloaded: The engine's queue is full, or too many grammars wait to be compiled; nothing
             was started.
     """
+    model.check_admission()
     request_id, frontend = f"chat-{uuid4().hex}", model.frontend
     first = await asyncio.to_thread(frontend.prepare_chat, request_id, model.name, ask)
     if first.grammar is not None:

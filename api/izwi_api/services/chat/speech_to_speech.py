@@ -116,6 +116,7 @@ async def open_conversation(
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """
+    model.check_admission()
     request_id, frontend = f"talk-{uuid4().hex}", model.frontend
     request = await asyncio.to_thread(frontend.prepare_conversation, request_id, model.name, ask)
     reader = frontend.open_answer(request)

@@ -8,12 +8,15 @@ from izwi.engine_client.protocol import EngineClient, replicas_of
 from izwi.fairness.callers import is_idle_work
 from izwi.inputs.chat import ChatInput, has_images
 from izwi.model.frontend import ChatFrontend
+from izwi.request.deadlines import Deadlines
 from izwi_api.services.models.served import ServedModel, ServedModels
 from izwi_api.settings import Degradation
 from izwi_api.telemetry.calls import current_call
 
 # However long the queue, an answer may have so many tokens.
 _FEWEST_TOKENS = 16
+# The same in seconds.
+_LEAST_DECODE_S = 0.5
 
 
 def check_degradation(degradation: Degradation | None, models: ServedModels) -> None:
@@ -48,9 +51,12 @@ def degraded(
     smaller = degradation.smaller.get(model.name)
     if smaller is not None and not has_images(ask):
         model, changed = models.chat(smaller), [f"model={smaller}"]
+    share = degradation.waiting / waiting  # twice as many that wait leave half of it
+    if degradation.max_decode_s:
+        seconds = max(_LEAST_DECODE_S, round(degradation.max_decode_s * share, 1))
+        model = replace(model, deadlines=Deadlines(decode_s=seconds))
+        changed.append(f"max_decode_s={seconds:g}")
     if degradation.max_tokens:
-        # twice as many that wait leave half the tokens
-        share = degradation.waiting / waiting
         limit = max(_FEWEST_TOKENS, int(degradation.max_tokens * share))
         model = replace(model, max_entries=limit)
         changed.append(f"max_tokens={limit}")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from izwi.checkpoints.hub import Report
 from izwi.checkpoints.registry import Loaded
-from izwi.engine_client.protocol import Answer, Answers, EngineClient
+from izwi.engine_client.protocol import Answer, Answers, EngineClient, LimitsWaits
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.fairness.callers import current_caller, is_idle_work
 from izwi.model.capability import Capability
@@ -24,8 +24,10 @@ from izwi.model.frontend import (
     check_capability,
 )
 from izwi.request.adapter import AdapterRef
+from izwi.request.deadlines import Deadlines
 from izwi.request.request import Request
 from izwi_api.services.models.alias_option import OPTION
+from izwi_api.services.models.caller_deadlines import current_deadlines
 from izwi_api.settings import Settings
 from izwi_api.telemetry.calls import current_call
 from izwi_api.usage.metering import note_model
@@ -123,6 +125,7 @@ class ServedModel(Generic[FrontendT_co]):
             they said.
         adapter: With what the engine runs its requests; None: as it is.
         max_entries: Most entries of its answers, while it is loaded; None: as they ask.
+        deadlines: How long its requests may take, while it is loaded; None: as callers wish.
     """
 
     name: str
@@ -132,6 +135,7 @@ class ServedModel(Generic[FrontendT_co]):
     is_live: bool = False
     adapter: AdapterRef | None = None
     max_entries: int | None = None
+    deadlines: Deadlines | None = None
 
     def can(self, capability: Capability) -> bool:
         """Return whether the model has a capability."""
@@ -146,6 +150,18 @@ class ServedModel(Generic[FrontendT_co]):
         """Return it as a speech-to-speech model. Raises InvalidRequest if it is none."""
         check_capability(self.name, self.frontend, Capability.CONVERSE)
         return cast(ServedModel[ConversationFrontend], self)
+
+    def check_admission(self) -> None:
+        """Refuse a new stream before its input is decoded and prepared, if `submit` would.
+
+        Call it as soon as the model is known, so that a refusal under load costs little. Live
+        sessions and background work are never refused so.
+
+        Raises:
+            Overloaded: The predicted wait is too long.
+        """
+        if isinstance(self.engine, LimitsWaits) and not (self.is_live or is_idle_work.get()):
+            self.engine.check_admission(self.name if self.adapter is None else self.adapter.model)
 
     def submit(self, request: Request) -> Answer:
         """Submit a request. Raises EngineStopped; a refusal by the queue ends the answer."""
@@ -172,6 +188,9 @@ class ServedModel(Generic[FrontendT_co]):
             fewest = max(self.max_entries, request.min_entries)
             request = replace(request, max_entries=min(fewest, request.max_entries))
         correlation = None if call is None else call.correlation
+        wished = current_deadlines.get() if self.deadlines is None else self.deadlines
+        if wished is not None:
+            request = replace(request, deadlines=wished.tighter(current_deadlines.get()))
         if self.is_live:
             request = replace(request, priority=LIVE_PRIORITY, awaits_engine=True)
         elif is_idle_work.get():

@@ -215,8 +215,10 @@ async def open_speech(
     Raises:
         InvalidRequest: The text cannot be spoken as asked.
         QuotaExceeded: The caller's key has too few characters left; nothing was started.
-        Overloaded: The engine's queue is full; nothing was started.
+        Overloaded: The engine's queue is full, or the predicted wait too long; nothing was started.
     """
+    if streams:
+        model.check_admission()
     parts = [ask] if isinstance(ask, SpeechInput) else ask
     texts, requests, pauses, rates = await asyncio.to_thread(_prepare, model, parts, streams)
     charge = Charge(characters=sum(map(len, texts)), is_free=not charged)

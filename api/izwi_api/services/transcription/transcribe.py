@@ -237,6 +237,7 @@ async def open_transcription(
         InvalidRequest: The model cannot do what was requested.
         Overloaded: The engine's queue is full; nothing was started.
     """
+    model.check_admission()
     ask, places = await compute(_cut, model.frontend, ask, options)
     pieces = _Pieces(model, ask, places, options)
     await pieces.start()
