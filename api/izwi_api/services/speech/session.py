@@ -178,9 +178,20 @@ class SpeechSession:
     def _cancel(self) -> None:
         if not self._unsaid:
             raise InvalidRequest("there is no utterance to cancel", param="type")
+        self.cancel_all()
+
+    def cancel_all(self) -> None:
+        """Stop speaking, and drop the pending text."""
         for utterance in self._unsaid:
             utterance.cancel()
         self._open = None
+
+    def drop_open_text(self) -> None:
+        """Stop the utterance whose text is still written; what was completed is still spoken."""
+        if self._open is not None:
+            self._open.cancel()
+            self._open = None
+            self._changed.set()
 
     def _is_full(self) -> bool:
         limits = self._limits

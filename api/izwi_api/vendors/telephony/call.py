@@ -24,6 +24,7 @@ from izwi_api.realtime.session import AppendAudio, Work
 from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
 from izwi_api.vendors.telephony.keys import PressedKeys
+from izwi_api.vendors.translated_wire import check_size
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ _TAIL_FRAMES = 10
 _MAX_LATE_S = 0.5
 # Marks whose echo is awaited; a carrier that echoes none must not fill the memory.
 _MAX_MARKS = 64
+# A carrier's message has some 20 ms of audio.
+_MAX_MESSAGE_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,15 @@ class PhoneCall:
 
     # -- as a wire -------------------------------------------------------------------------------
     async def receive(self) -> Message:
-        """Handle the call, and return the client events that it stands for. Raises ClientLeft."""
+        """Handle the call, and return the client events that it stands for.
+
+        Raises ClientLeft and SessionOver.
+        """
         while True:
             if self._events:
                 return self._events.popleft()
             message = await self._wire.receive()
+            check_size(message, _MAX_MESSAGE_BYTES)
             try:
                 event = self._carrier.read(message)
             except (ValueError, KeyError, TypeError, RecursionError):
