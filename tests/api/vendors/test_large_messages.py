@@ -21,7 +21,9 @@ from tests.api.vendors.streaming import FakeStreaming
 TOO_BIG = 1009
 QUERY = "?encoding=linear16&sample_rate=16000"
 VENDORS = {
-    "/elevenlabs/v1/text-to-speech/{voice_id}/stream-input": json.dumps({"text": "a" * (200 << 10)}),
+    "/elevenlabs/v1/text-to-speech/{voice_id}/stream-input": json.dumps(
+        {"text": "a" * (200 << 10)}
+    ),
     "/elevenlabs/v1/text-to-speech/{voice_id}/multi-stream-input": json.dumps(
         {"text": "a" * (200 << 10)}
     ),

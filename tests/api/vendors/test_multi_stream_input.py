@@ -124,40 +124,42 @@ def limits(monkeypatch):
 @pytest.fixture
 def held(vendors, limits):
     """The engine, which makes no speech until its `holds_at` is None; little text may wait."""
-    limits(pending_chars=60)
+    limits(pending_chars=600)
     engine = vendors.engine
     engine.holds_at, engine.step_s = engine.num_frames, 0
     yield engine
     engine.holds_at, engine.step_s = None, 0.001
 
 
-def fill(socket, name, num_messages):
-    """Write more than the engine takes ahead (512 characters), and messages that wait."""
+def fill(socket, engine, name, num_messages):
+    """Write what the engine takes ahead (512 characters), and then messages that wait."""
+    before = set(engine.live)
     tell(socket, text="x" * 520, context_id=name)
+    wait_for(lambda: set(engine.live) - before, 20)
     for _ in range(num_messages):
-        tell(socket, text="x" * 10, context_id=name)
+        tell(socket, text="x" * 100, context_id=name)
 
 
 def test_a_context_whose_text_waits_delays_no_other(multi, held):
-    before = set(held.live)
     with multi() as socket:
-        fill(socket, "full", 6)
+        fill(socket, held, "full", 9)
+        before = set(held.live)
         tell(socket, text="Hi ", context_id="other", flush=True)
-        wait_for(lambda: len(set(held.live) - before) == 2)  # both are being spoken
+        wait_for(lambda: set(held.live) - before, 20)  # it is being spoken
         held.holds_at = None
         tell(socket, context_id="full", flush=True)
         tell(socket, close_socket=True)
         received, code = rest(socket)
-    assert (samples(received, "full"), samples(received, "other")) == (580 * FRAME, 3 * FRAME)
+    assert (samples(received, "full"), samples(received, "other")) == (1420 * FRAME, 3 * FRAME)
     assert code == 1000
 
 
 def test_a_context_that_is_too_far_ahead_ends_alone(multi, held):
     with multi() as socket:
-        fill(socket, "full", 100)
+        fill(socket, held, "full", 30)
         said = until_final(socket, "full")
         held.holds_at = None
-        tell(socket, text="x" * 10, context_id="full", flush=True)  # its rest is dropped
+        tell(socket, text="x" * 100, context_id="full", flush=True)  # its rest is dropped
         tell(socket, text="Hi ", context_id="other", flush=True)
         tell(socket, context_id="other", close_context=True)
         other = until_final(socket, "other")
@@ -174,9 +176,9 @@ def test_a_context_that_is_too_far_ahead_ends_alone(multi, held):
 def test_contexts_that_ended_because_they_were_full_are_limited_too(multi, held):
     with multi() as socket:
         for name in "abcde":
-            fill(socket, name, 100)
+            fill(socket, held, name, 30)
             until_final(socket, name)
-        fill(socket, "f", 1)
+        tell(socket, text="Hi ", context_id="f")
         received, code = rest(socket)
     assert (received[-1]["error"], code) == ("too_many_contexts", 1008)
 
@@ -193,7 +195,7 @@ def test_closing_drops_only_what_was_not_flushed(multi, held):
 
 def test_closing_a_context_whose_text_waits_ends_it(multi, held):
     with multi() as socket:
-        fill(socket, "a", 6)
+        fill(socket, held, "a", 9)
         tell(socket, context_id="a", close_context=True)
         said = until_final(socket, "a")  # although the engine makes nothing
     assert samples(said, "a") == 0
