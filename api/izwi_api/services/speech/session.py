@@ -1,8 +1,8 @@
 """A session that speaks text in pieces, with audio before the text is complete.
 
 A session speaks its utterances one after the other. An utterance is the text up to `input.done`; it
-becomes one audio file, or one for each sentence or clause. One that begins with `<speak` is SSML: it is
-spoken when it is complete, as one file.
+becomes one audio file, or one for each sentence or clause. One that begins with `<speak` is SSML:
+it is spoken when it is complete, as one file.
 """
 
 from __future__ import annotations
