@@ -14,6 +14,7 @@ from pipecat.pipeline.worker import PipelineParams
 from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 from pipecat.tests.utils import SleepFrame, run_test
 
+pytestmark = pytest.mark.slow
 RATES = PipelineParams(audio_in_sample_rate=24_000, audio_out_sample_rate=24_000)
 TEXTS = ("The house is near the river.", "The garden is behind the house.")
 
