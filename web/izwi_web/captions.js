@@ -71,9 +71,10 @@ export class Captions {
     segment.parts.push({ start, end, text: text.trim(), speaker });
     if (!this.names.includes(speaker)) this.names.push(speaker);
     const colour = colourOf(this.names, speaker);
+    if (segment.parts.length > 1) segment.unstable.before(" ");
     if (speaker !== this.last) segment.unstable.before(h("span", { class: `who ${colour}` }, speaker));
     this.last = speaker;
-    segment.unstable.before(h("span", { class: `caption ${colour}` }, text.trim()), " ");
+    segment.unstable.before(h("span", { class: `caption ${colour}` }, text.trim()));
   }
 
   // All words, once the server has written the end down: as the answer to a file has them.
