@@ -122,7 +122,7 @@ def limits(monkeypatch):
 
 
 @pytest.fixture
-def held(vendors, limits):
+def stopped_engine(vendors, limits):
     """The engine, which makes no speech until its `holds_at` is None; little text may wait."""
     limits(pending_chars=600)
     engine = vendors.engine
@@ -140,13 +140,13 @@ def fill(socket, engine, name, num_messages):
         tell(socket, text="x" * 100, context_id=name)
 
 
-def test_a_context_whose_text_waits_delays_no_other(multi, held):
+def test_a_context_whose_text_waits_delays_no_other(multi, stopped_engine):
     with multi() as socket:
-        fill(socket, held, "full", 9)
-        before = set(held.live)
+        fill(socket, stopped_engine, "full", 9)
+        before = set(stopped_engine.live)
         tell(socket, text="Hi ", context_id="other", flush=True)
-        wait_for(lambda: set(held.live) - before, 20)  # it is being spoken
-        held.holds_at = None
+        wait_for(lambda: set(stopped_engine.live) - before, 20)  # it is being spoken
+        stopped_engine.holds_at = None
         tell(socket, context_id="full", flush=True)
         tell(socket, close_socket=True)
         received, code = rest(socket)
@@ -154,11 +154,11 @@ def test_a_context_whose_text_waits_delays_no_other(multi, held):
     assert code == 1000
 
 
-def test_a_context_that_is_too_far_ahead_ends_alone(multi, held):
+def test_a_context_that_is_too_far_ahead_ends_alone(multi, stopped_engine):
     with multi() as socket:
-        fill(socket, held, "full", 30)
+        fill(socket, stopped_engine, "full", 30)
         said = until_final(socket, "full")
-        held.holds_at = None
+        stopped_engine.holds_at = None
         tell(socket, text="x" * 100, context_id="full", flush=True)  # its rest is dropped
         tell(socket, text="Hi ", context_id="other", flush=True)
         tell(socket, context_id="other", close_context=True)
@@ -173,29 +173,29 @@ def test_a_context_that_is_too_far_ahead_ends_alone(multi, held):
     assert (samples(again, "full"), code) == (3 * FRAME, 1000)
 
 
-def test_contexts_that_ended_because_they_were_full_are_limited_too(multi, held):
+def test_contexts_that_ended_because_they_were_full_are_limited_too(multi, stopped_engine):
     with multi() as socket:
         for name in "abcde":
-            fill(socket, held, name, 30)
+            fill(socket, stopped_engine, name, 30)
             until_final(socket, name)
         tell(socket, text="Hi ", context_id="f")
         received, code = rest(socket)
     assert (received[-1]["error"], code) == ("too_many_contexts", 1008)
 
 
-def test_closing_drops_only_what_was_not_flushed(multi, held):
+def test_closing_drops_only_what_was_not_flushed(multi, stopped_engine):
     with multi() as socket:
         tell(socket, text="Hello ", context_id="a", flush=True)
         tell(socket, text="there ", context_id="a")
         tell(socket, context_id="a", close_context=True)
-        held.holds_at = None
+        stopped_engine.holds_at = None
         said = until_final(socket, "a")
     assert samples(said, "a") == 6 * FRAME
 
 
-def test_closing_a_context_whose_text_waits_ends_it(multi, held):
+def test_closing_a_context_whose_text_waits_ends_it(multi, stopped_engine):
     with multi() as socket:
-        fill(socket, held, "a", 9)
+        fill(socket, stopped_engine, "a", 9)
         tell(socket, context_id="a", close_context=True)
         said = until_final(socket, "a")  # although the engine makes nothing
     assert samples(said, "a") == 0
