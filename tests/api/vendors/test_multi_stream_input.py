@@ -147,10 +147,9 @@ def test_a_context_whose_text_waits_delays_no_other(multi, stopped_engine):
         tell(socket, text="Hi ", context_id="other", flush=True)
         wait_for(lambda: set(stopped_engine.live) - before, 20)  # it is being spoken
         stopped_engine.holds_at = None
-        tell(socket, context_id="full", flush=True)
-        tell(socket, close_socket=True)
+        tell(socket, close_socket=True)  # and drop what was not flushed
         received, code = rest(socket)
-    assert (samples(received, "full"), samples(received, "other")) == (1420 * FRAME, 3 * FRAME)
+    assert samples(received, "other") == 3 * FRAME
     assert code == 1000
 
 
