@@ -7,6 +7,8 @@ speech, with a collar of 0.25 s around each border of a turn:
 
     python -m benchmarks.asr.diarization
 
+Where pyannote.metrics is installed, each row also has its error rate, of the same turns.
+
 With `--session` the speakers are told apart turn by turn, as in a live session whose turns end with
 0.5 s of silence.
 """
@@ -172,6 +174,27 @@ def score(truth: Sequence[Spoken], found: Sequence[Spoken]) -> Errors:
     return Errors(*(float(count) * _STEP_S for count in counts))
 
 
+def public_rate(pairs: Sequence[tuple[Sequence[Spoken], Sequence[Spoken]]]) -> float | None:
+    """Return the error rate of true and found turns by pyannote.metrics, in percent.
+
+    It matches speakers so that the rate is lowest, and needs no grid. None: it is not installed
+    (`pip install pyannote.metrics`).
+    """
+    try:
+        from pyannote.core import Annotation, Segment
+        from pyannote.metrics.diarization import DiarizationErrorRate
+    except ImportError:
+        return None
+    metric = DiarizationErrorRate(collar=2 * _COLLAR_S)  # of both sides of a border together
+    for pair in pairs:
+        truth, found = Annotation(), Annotation()
+        for turns, made in zip(pair, (truth, found), strict=True):
+            for number, turn in enumerate(turns):
+                made[Segment(turn.start_s, turn.stop_s), number] = turn.speaker
+        metric(truth, found)
+    return 100 * float(abs(metric))
+
+
 def _grid(turns: Sequence[Spoken], steps: int) -> npt.NDArray[np.bool_]:
     names = sorted({turn.speaker for turn in turns})
     grid = np.zeros((len(names), steps), bool)
@@ -220,17 +243,21 @@ async def measure(
     for pool, voices in pools.items():
         for overlap in (0.0, 0.3):
             total, right = Errors(0.0, 0.0, 0.0, 0.0), 0
+            pairs = []
             for count in range(2, 7):
                 chosen = np.random.default_rng([count, len(voices)]).permutation(voices)[:count]
                 audio, truth = mixture(clips, chosen.tolist(), overlap, seed=count)
                 found = await find(encoder, audio, threshold)
                 total = total.plus(score(truth, found))
+                pairs.append((truth, found))
                 right += len({turn.speaker for turn in found}) == count
+            public = public_rate(pairs)
             missed, false, confused = (100 * part / total.total_s for part in total[:3])
             row = {
                 "voices": pool,
                 "overlapping_turns_percent": round(100 * overlap),
                 "der_percent": round(missed + false + confused, 1),
+                "der_pyannote_percent": None if public is None else round(public, 1),
                 "missed_percent": round(missed, 1),
                 "false_percent": round(false, 1),
                 "confusion_percent": round(confused, 1),

@@ -119,3 +119,28 @@ def test_a_paused_request_lets_idle_work_run() -> None:
     world.engine.resume("person")
     world.run()
     world.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("num_lines", [1, 12])
+def test_a_running_batch_delays_a_request_by_at_most_one_step(num_lines) -> None:
+    def steps_of_request(num_idle: int) -> int:
+        world = World()
+        names = [f"line-{number}" for number in range(num_idle)]
+        for number, name in enumerate(names):
+            world.submit(idle(spoken(name, 6, seed=number, frames=40)))
+        for _ in range(6):
+            world.step()
+        made = [len(world.logs[name].entries) for name in names]
+        assert all(made)
+        world.submit(spoken("person", 6, seed=40, frames=8))
+        num_steps = 0
+        while world.logs["person"].reason is None:
+            world.step()
+            num_steps += 1
+        # nothing but what was in flight: no step is shared with a line
+        now = [len(world.logs[name].entries) for name in names]
+        assert all(after <= before + 2 for before, after in zip(made, now, strict=True))
+        return num_steps
+
+    beside, by_itself = steps_of_request(num_lines), steps_of_request(0)
+    assert by_itself <= beside <= by_itself + 1

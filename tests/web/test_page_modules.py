@@ -158,3 +158,88 @@ def test_a_line_breaks_where_there_is_no_figure(run):
     assert [len(made) for made in runs] == [2, 1]
     assert runs[0][1] == [100, 6]
     assert runs[1][0][0] == 300
+
+
+# What captions use of a page: elements with children, and a socket that a test speaks for.
+PAGE = """
+class Element {
+  constructor() { this.children = []; this.attributes = {}; }
+  append(...all) { this.children.push(...all.map((one) => this.adopted(one))); }
+  adopted(one) { if (one instanceof Element) one.parent = this; return one; }
+  replaceChildren(...all) { this.children = []; this.append(...all); }
+  before(...all) {
+    const { children } = this.parent;
+    children.splice(children.indexOf(this), 0, ...all.map((one) => this.parent.adopted(one)));
+  }
+  setAttribute(name, value) { this.attributes[name] = value; }
+  set className(value) { this.attributes.class = value; }
+  get textContent() { return this.children.map((one) => one.textContent ?? one).join(""); }
+  set textContent(value) { this.children = value === "" ? [] : [value]; }
+}
+globalThis.document = { createElement: () => new Element(), getElementById: () => null };
+globalThis.location = { href: "http://here/" };
+globalThis.sessionStorage = { getItem: () => null };
+globalThis.WebSocket = class { static OPEN = 1; send() {} close() {} };
+"""
+SHOWN = """
+const place = new Element(), captions = new m.Captions(place, {}, () => {});
+for (const event of values[0]) captions.receive(event);
+captions.finish().then((all) => console.log(JSON.stringify([
+  place.children.filter((one) => one.textContent)
+    .map((one) => [one.attributes.class, one.textContent]), all.segments,
+])));
+"""
+
+
+def captioned(folder, events):
+    """The captions' elements, as pairs of class and text, and what they keep."""
+    code = (
+        f'{PAGE}\nconst m = await import("./captions.js"); const values = {json.dumps([events])};'
+        f"\n{SHOWN}"
+    )
+    done = subprocess.run(
+        [NODE, "--input-type=module", "-e", code], cwd=folder, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def heard(segment, text, speaker=None):
+    place = {"segment": segment, "start": segment, "end": segment + 1}
+    named = {} if speaker is None else {"speaker": speaker}
+    return {"type": "transcript.segment", "text": text, **place, **named}
+
+
+def test_captions_name_speakers_once_each_in_a_colour(folder):
+    partial = {"stable": "When does", "unstable": " it", "segment": 0, "start": 0, "end": 1}
+    shown, kept = captioned(
+        folder,
+        [
+            {"type": "transcript.partial", **partial},
+            heard(0, "When does it leave?", "ann"),
+            heard(1, "At seven.", "A"),
+            heard(1, "In the morning?", "ann"),  # the same segment, divided
+            heard(2, "Thank you.", "ann"),
+        ],
+    )
+    assert shown == [
+        ["who speaker-1", "ann"],
+        ["caption speaker-1", "When does it leave?"],
+        ["who speaker-2", "A"],
+        ["caption speaker-2", "At seven."],
+        ["who speaker-1", "ann"],
+        ["caption speaker-1", "In the morning?"],
+        ["caption speaker-1", "Thank you."],
+    ]
+    assert [(one["speaker"], one["text"]) for one in kept] == [
+        ("ann", "When does it leave?"),
+        ("A", "At seven."),
+        ("ann", "In the morning?"),
+        ("ann", "Thank you."),
+    ]
+
+
+def test_captions_without_speakers_have_no_names(folder):
+    shown, kept = captioned(folder, [heard(0, "Good morning."), heard(1, "")])
+    assert shown == [["caption", "Good morning."]]
+    assert kept == [{"start": 0, "end": 1, "text": "Good morning."}]

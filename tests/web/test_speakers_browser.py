@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,31 @@ def test_speakers_have_names_and_colours(bare_page, asked):
     assert "\nann: When does the train leave?\n" in saved(page, "srt")
     assert "<v A>At seven.\n" in saved(page, "vtt")
     assert "speakers=1" in page.url
+
+
+def test_captions_name_speakers_while_the_user_records(bare_page, asked):
+    page, configs = bare_page, []
+    heard = [{"type": "transcript.segment", "segment": n, **one} for n, one in enumerate(SEGMENTS)]
+
+    def serve(socket):
+        def receive(message):
+            if isinstance(message, str) and not configs:
+                configs.append(json.loads(message))
+                for event in heard:
+                    socket.send(json.dumps(event))
+
+        socket.on_message(receive)
+
+    page.route_web_socket("**/v1/audio/transcriptions/stream", serve)
+    page.locator("#tab-transcribe").click()
+    page.locator("#transcribe-speakers").check()
+    page.locator("#record").click()
+    said = page.locator("#transcript .caption:not(.unstable)", has_text=re.compile("."))
+    page.locator("#transcript .caption", has_text="Thank you.").wait_for()
+    assert configs[0]["speakers"] is True
+    assert said.all_inner_texts() == [segment["text"] for segment in SEGMENTS]
+    assert page.locator("#transcript .who").all_inner_texts() == ["ann", "A", "ann"]
+    colours = said.evaluate_all("all => all.map((one) => getComputedStyle(one).color)")
+    assert colours[0] == colours[3] != colours[1] == colours[2]
+    page.locator("#record").click()  # the answer to the file replaces the captions
+    page.locator("#transcript [role=button]").first.wait_for()

@@ -1,7 +1,7 @@
 // Transcribe: a file or a recording becomes text whose words light up as the audio plays. What is
 // recorded has captions while it is spoken.
 
-import { Captions } from "./captions.js";
+import { Captions, colourOf } from "./captions.js";
 import { events, languagesOf, modelsOf, onLists, request } from "./server.js";
 import { Recorder, drawLevels, level } from "./audio.js";
 import { bindSettings } from "./settings.js";
@@ -10,7 +10,6 @@ import { estimateCues, subtitleFile, textBySpeaker, wordsInText } from "./subtit
 import { byId, clock, copyText, fill, fillLanguages, h, note, saveFile, takesFiles } from "./ui.js";
 
 const CONTROLS = { model: "transcribe-model", language: "transcribe-language", context: "transcribe-prompt", speakers: "transcribe-speakers" };
-const COLOURS = 6; // of speakers, in the style sheet
 let recorder = null, captions = null, leaving = null, answer = null, spans = [], source = null;
 const levels = [];
 
@@ -74,7 +73,8 @@ async function record() {
     showRecording(true);
     note("transcribe-note", "Recording. Press Stop when you have finished.");
     showCard(false);
-    captions = new Captions(byId("transcript"), wanted(), (why) => {
+    const options = { ...wanted(), ...(withSpeakers() && { speakers: true }) };
+    captions = new Captions(byId("transcript"), options, (why) => {
       note("transcribe-note", `Recording without captions (${why}). The text comes after Stop.`);
     });
   } catch (error) {
@@ -143,8 +143,11 @@ async function transcribe(file, spoken = null) {
     note("transcribe-note", `${empty}${(answer.duration ?? 0).toFixed(1)} s of audio in ${tookS.toFixed(2)} s${answer.language ? ` · ${answer.language}` : ""}`);
   } catch (error) {
     const kept = error.name === "AbortError" ? null : await spoken?.finish();
-    if (kept?.text) answer = { ...kept, cues: estimateCues(kept.segments) };
-    else if (leaving === left) hideCard();
+    if (kept?.text) {
+      const text = kept.segments.some(({ speaker }) => speaker) ? textBySpeaker(kept.segments) : kept.text;
+      answer = { ...kept, text, cues: estimateCues(kept.segments) };
+    }
+    if (!kept?.text && leaving === left) hideCard();
     if (error.name === "AbortError") note("transcribe-note", "Cancelled");
     else note("transcribe-note", `${error.message}${kept?.text ? " The captions are kept." : ""}`, true);
   } finally {
@@ -229,7 +232,7 @@ function showWords({ text, words, segments }) {
 // The text by speaker, each in a colour of their own; each segment plays from its place.
 function showSpeakers({ segments }) {
   const said = segments.filter(({ text }) => text.trim()), names = [...new Set(said.map(({ speaker }) => speaker))];
-  const colour = (name) => `speaker-${(names.indexOf(name) % COLOURS) + 1}`;
+  const colour = (name) => colourOf(names, name);
   spans = said.map((segment) => ({
     ...segment, element: h("span", { class: colour(segment.speaker), role: "button", tabindex: "-1", onclick: () => playFrom(segment) }, segment.text.trim()),
   }));

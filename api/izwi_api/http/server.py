@@ -405,6 +405,26 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().data_received(piece)
             self._go_on()
 
+    def handle_parser_exception(self) -> None:
+        """Send the close frame, and read on until the client has seen it.
+
+        uvicorn closes the connection at once. If the client is still sending, the kernel then
+        resets the connection, and the client may never see the code, for example 1009.
+        """
+        if self.close_sent or self.transport.is_closing():
+            return  # what comes later is discarded
+        assert self.conn.close_sent is not None
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(_CUT_OFF_S, self.transport.close)
+
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message of the app. A handshake that is refused is complete with the response.
 

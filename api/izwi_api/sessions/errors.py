@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
+NORMAL, GOING_AWAY, POLICY, TOO_BIG, INTERNAL = 1000, 1001, 1008, 1009, 1011
 
 
 class ClientLeft(Exception):

@@ -14,8 +14,32 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from izwi_api.sessions.core import Message, Wire
-from izwi_api.sessions.errors import ClientLeft
+from izwi_api.sessions.errors import POLICY, TOO_BIG, ClientLeft, SessionOver
 from izwi_api.sessions.loop_turns import LoopTurns
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that ends a connection in a vendor's protocol.
+
+    Attributes:
+        close_code: Of the close frame.
+        reason: Of the close frame: our code of the error.
+    """
+
+    close_code: int
+    reason: str
+
+
+def failure_of(code: str) -> Failure:
+    """Return how a connection ends after an error with one of our codes."""
+    return Failure(TOO_BIG if code == "too_large" else POLICY, code)
+
+
+def check_size(message: Message, max_bytes: int) -> None:
+    """Check the size of a client's message, in bytes or characters. Raises SessionOver."""
+    if len(message) > max_bytes:
+        raise SessionOver(f"the message is larger than {max_bytes} bytes", "too_large", TOO_BIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +58,8 @@ class Translation(Protocol):
     """Translates the messages of one session, in both directions."""
 
     @property
-    def failure(self) -> int | None:
-        """Close code, if an error that was sent ends the connection in the vendor's protocol."""
+    def failure(self) -> Failure | None:
+        """The error that was sent, if it ends the connection in the vendor's protocol."""
         ...
 
     def greeting(self) -> Iterable[Message]:
@@ -94,8 +118,8 @@ class TranslatedWire:
         """Send a message; wait while the client reads nothing. Raises ClientLeft."""
         for translated in self._translation.outgoing(message):
             await self._wire.send(translated)
-        if self._translation.failure is not None:
-            await self._wire.close(self._translation.failure, "")
+        if (failure := self._translation.failure) is not None:
+            await self._wire.close(failure.close_code, failure.reason)
             raise ClientLeft
 
     async def close(self, code: int, reason: str) -> None:

@@ -27,6 +27,7 @@ from izwi_api.services.speech.synthesis import open_speech
 from izwi_api.sessions import core
 from izwi_api.settings import Settings
 from tests.api.conftest import FRAME, FakeEngine, FakePrompt, FakeRegistry, FakeSpeech, listening
+from tests.api.routes.test_align import FakeAligner
 
 PATH = "/v1/audio/speech/stream"
 FRAME_BYTES = FRAME * 2
@@ -138,8 +139,9 @@ class World:
 
     def __init__(self, home, **settings):
         self.engine = FakeEngine()
-        models = {"tts": FakeWritableSpeech(), "whole": FakeSpeech()}
-        self.app = create_app(self.engine, FakeRegistry(**models), Settings(home=home, **settings))
+        self.models = {"tts": FakeWritableSpeech(), "whole": FakeSpeech()}
+        registry = FakeRegistry(**self.models, aligner=FakeAligner())
+        self.app = create_app(self.engine, registry, Settings(home=home, **settings))
         self.engine.start()
         self.clients = []
 
@@ -747,3 +749,64 @@ def test_over_a_real_socket(tmp_path):
         assert len(audio(rest)) == 4 * FRAME_BYTES
         assert json.loads(rest[-1])["type"] == "session.done"
         assert (socket.close_code, engine.live) == (1000, {})
+
+
+SSML = '<speak>One <break time="80ms"/><voice name="Bob">two</voice></speak>'
+
+
+@pytest.mark.parametrize("granularity", ["none", "sentence"])
+async def test_an_utterance_of_ssml_is_one_file(world, granularity):
+    client = await world.open(split_granularity=granularity)
+    for piece in (" ", "<", "spe", SSML[4:30]):  # the document is cut anywhere
+        client.send("input.text", text=piece)
+    client.send("input.text", text=SSML[30:])
+    client.send("input.done")
+    messages = await client.until("session.done")
+    (start,) = of(messages, "audio.start")
+    assert start["sentence_text"] == "One two"
+    assert len(audio(messages)) == 6 * FRAME_BYTES + round(0.08 * 24_000) * 2
+    asked = world.models["tts"].asked
+    assert [(one.text, one.voice) for one in asked] == [("One", "Ann"), ("two", "Bob")]
+    plain = await client.say("hello")  # the next one is a text again
+    assert len(audio(plain)) == 5 * FRAME_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "problem"),
+    [
+        ("<speak>One <audio/></speak>", "input", "SSML, line 1, column 12: <audio>"),
+        ("<speak>One", "input", "SSML, line 1"),
+        ('<speak><voice name="Nobody">a</voice></speak>', "input", "Nobody"),
+        ("<speak>" + "a" * 5000 + "</speak>", "text", "at most"),
+    ],
+)
+async def test_refused_ssml_is_reported_and_the_session_continues(world, text, param, problem):
+    client = await world.open()
+    messages = await client.say(text)
+    (reported,) = of(messages, "error")
+    assert reported["error"]["param"] == param
+    assert problem in reported["message"]
+    assert audio(messages) == b""
+    assert len(audio(await client.say("hello"))) == 5 * FRAME_BYTES
+
+
+@pytest.mark.parametrize("text", ["<speaker> ", "<", " <spe", "a <speak>"])
+async def test_what_only_begins_like_ssml_is_text(world, text):
+    client = await world.open()
+    assert len(audio(await client.say(text))) == len(text) * FRAME_BYTES
+
+
+async def test_text_is_not_delayed_to_know_whether_it_is_ssml(world):
+    client = await world.open()
+    client.send("input.text", text="<speaker>")  # and no more yet
+    assert (await client.receive())["type"] == "audio.start"
+    client.send("input.done")
+    assert len(audio(await client.until("session.done"))) == 9 * FRAME_BYTES
+
+
+async def test_ssml_has_no_word_times(world):
+    client = await world.open(
+        split_granularity="sentence", audio_encoding="base64", word_timestamps=True
+    )
+    (reported,) = of(await client.say(SSML), "error")
+    assert reported["error"]["param"] == "word_timestamps"

@@ -49,7 +49,8 @@ def vendors(tmp_path_factory):
         voice_aliases={"thalia": "Bob", "rachel-id": "Bob"},
         model_aliases={"eleven_alias": "tts"},
     )
-    with listening(create_app(FakeEngine(), registry, settings), ws="auto") as port:
+    engine = FakeEngine()
+    with listening(create_app(engine, registry, settings), ws="auto") as port:
 
         def socket(path, headers):
             url = f"ws://127.0.0.1:{port}{path}"
@@ -70,6 +71,7 @@ def vendors(tmp_path_factory):
         yield SimpleNamespace(
             url=f"http://127.0.0.1:{port}",
             keys=keys,
+            engine=engine,
             speech=speech,
             hearing=registry.models["asr"],
             connect=socket,

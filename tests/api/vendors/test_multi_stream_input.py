@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.api.conftest import FRAME
+from izwi_api.routes import speech_stream
+from tests.api.conftest import FRAME, wait_for
 
 MULTI = "/elevenlabs/v1/text-to-speech/{}/multi-stream-input?output_format=pcm_24000"
 
@@ -41,7 +43,7 @@ def samples(received, name):
 
 def until_final(socket, name):
     received = []
-    while not received or not (received[-1]["isFinal"] and received[-1]["contextId"] == name):
+    while not received or not (received[-1].get("isFinal") and received[-1]["contextId"] == name):
         received.append(json.loads(socket.recv(60)))
     return received
 
@@ -109,3 +111,90 @@ def test_a_context_that_ended_makes_room(multi):
             tell(socket, text="Hi ", context_id=str(number), flush=True)
             tell(socket, context_id=str(number), close_context=True)
             assert samples(until_final(socket, str(number)), str(number)) == 3 * FRAME
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    def set_(**changed):
+        monkeypatch.setattr(speech_stream, "LIMITS", replace(speech_stream.LIMITS, **changed))
+
+    return set_
+
+
+@pytest.fixture
+def stopped_engine(vendors, limits):
+    """The engine, which makes no speech until its `holds_at` is None; little text may wait."""
+    limits(pending_chars=600)
+    engine = vendors.engine
+    engine.holds_at, engine.step_s = engine.num_frames, 0
+    yield engine
+    engine.holds_at, engine.step_s = None, 0.001
+
+
+def fill(socket, engine, name, num_messages):
+    """Write what the engine takes ahead (512 characters), and then messages that wait."""
+    before = set(engine.live)
+    tell(socket, text="x" * 520, context_id=name)
+    wait_for(lambda: set(engine.live) - before, 20)
+    for _ in range(num_messages):
+        tell(socket, text="x" * 100, context_id=name)
+
+
+def test_a_context_whose_text_waits_delays_no_other(multi, stopped_engine):
+    with multi() as socket:
+        fill(socket, stopped_engine, "full", 9)
+        before = set(stopped_engine.live)
+        tell(socket, text="Hi ", context_id="other", flush=True)
+        wait_for(lambda: set(stopped_engine.live) - before, 20)  # it is being spoken
+        stopped_engine.holds_at = None
+        tell(socket, close_socket=True)  # and drop what was not flushed
+        received, code = rest(socket)
+    assert samples(received, "other") == 3 * FRAME
+    assert code == 1000
+
+
+def test_a_context_that_is_too_far_ahead_ends_alone(multi, stopped_engine):
+    with multi() as socket:
+        fill(socket, stopped_engine, "full", 30)
+        said = until_final(socket, "full")
+        stopped_engine.holds_at = None
+        tell(socket, text="x" * 100, context_id="full", flush=True)  # its rest is dropped
+        tell(socket, text="Hi ", context_id="other", flush=True)
+        tell(socket, context_id="other", close_context=True)
+        other = until_final(socket, "other")
+        tell(socket, context_id="full", close_context=True)  # its name is free again
+        tell(socket, text="Hi ", context_id="full", flush=True)
+        tell(socket, close_socket=True)
+        again, code = rest(socket)
+    assert [one["error"] for one in said if "error" in one] == ["context_full"]
+    assert samples(other, "other") == 3 * FRAME
+    assert not any(one.get("contextId") == "full" for one in other)
+    assert (samples(again, "full"), code) == (3 * FRAME, 1000)
+
+
+def test_contexts_that_ended_because_they_were_full_are_limited_too(multi, stopped_engine):
+    with multi() as socket:
+        for name in "abcde":
+            fill(socket, stopped_engine, name, 30)
+            until_final(socket, name)
+        tell(socket, text="Hi ", context_id="f")
+        received, code = rest(socket)
+    assert (received[-1]["error"], code) == ("too_many_contexts", 1008)
+
+
+def test_closing_drops_only_what_was_not_flushed(multi, stopped_engine):
+    with multi() as socket:
+        tell(socket, text="Hello ", context_id="a", flush=True)
+        tell(socket, text="there ", context_id="a")
+        tell(socket, context_id="a", close_context=True)
+        stopped_engine.holds_at = None
+        said = until_final(socket, "a")
+    assert samples(said, "a") == 6 * FRAME
+
+
+def test_closing_a_context_whose_text_waits_ends_it(multi, stopped_engine):
+    with multi() as socket:
+        fill(socket, stopped_engine, "a", 9)
+        tell(socket, context_id="a", close_context=True)
+        said = until_final(socket, "a")  # although the engine makes nothing
+    assert samples(said, "a") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -20,8 +21,11 @@ from izwi_api.settings import Settings
 from izwi_api.voices.reference_hosts import is_address
 from izwi_api.voices.store import REFERENCE_RATE
 
+Voice = str | VoicePrompt | ReferenceClip | None
 # What is read as SSML. `<speaker>` and any other text with `<` is text.
 _SSML = re.compile(r"[ \t\r\n]*<speak(?![\w:.-])")
+# More white space before a text that arrives in pieces makes it no SSML: it is read at once.
+_MOST_SPACE = 64
 
 
 def check_texts(body: SpeechBody, settings: Settings) -> None:
@@ -44,6 +48,15 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
 def is_ssml(text: str) -> bool:
     """Return whether a text is read as SSML."""
     return _SSML.match(text) is not None
+
+
+def may_become_ssml(text: str) -> bool:
+    """Return whether more text decides whether a text that begins like this is SSML.
+
+    It is decided with the character after `<speak`, and after a long run of white space.
+    """
+    begun = text.lstrip(" \t\r\n")
+    return len(text) <= _MOST_SPACE and "<speak".startswith(begun)
 
 
 def ignored_fields(model: SpeechFrontend, body: SpeechBody) -> list[str]:
@@ -79,14 +92,40 @@ async def asked_speech(
     """
     if not is_ssml(body.input):
         return [speech_input(body, await find_voice(services, model, body))]
+
+    async def own_voice() -> Voice:
+        return await find_voice(services, model, body)
+
+    return await ssml_speech(services, model, speech_input(body, None), own_voice)
+
+
+async def ssml_speech(
+    services: Services,
+    model: ServedModel[SpeechFrontend],
+    ask: SpeechInput,
+    own_voice: Callable[[], Awaitable[Voice]],
+) -> list[SpokenPart]:
+    """Return what an SSML document says, in order.
+
+    Args:
+        services: Voices.
+        model: The speech model.
+        ask: The document as `text`, and how to speak it; its voice is not used.
+        own_voice: Returns the voice of text outside of <voice>.
+
+    Raises:
+        InvalidRequest: The SSML is refused, or a voice does not exist.
+    """
     from izwi_api.services.speech.ssml import VoicedText, parse_ssml
 
-    parts = parse_ssml(body.input)
-    voices: dict[str | None, str | VoicePrompt | ReferenceClip | None] = {}
+    parts = parse_ssml(ask.text)
+    voices: dict[str | None, Voice] = {}
     for part in parts:
         if isinstance(part, VoicedText) and part.voice not in voices:
-            voices[part.voice] = await _voice_of(services, model, body, part.voice)
-    plain = speech_input(body, None)
+            name = part.voice
+            voices[name] = (
+                await own_voice() if name is None else await _named_voice(services, model, name)
+            )
     asked: list[SpokenPart] = []
     rate = 1.0
     for part in parts:
@@ -96,16 +135,12 @@ async def asked_speech(
         if part.rate != rate:
             rate = part.rate
             asked.append(Rate(rate))
-        asked.append(replace(plain, text=part.text, voice=voices[part.voice]))
+        asked.append(replace(ask, text=part.text, voice=voices[part.voice]))
     return asked
 
 
-async def _voice_of(
-    services: Services, model: ServedModel[SpeechFrontend], body: SpeechBody, name: str | None
-) -> str | VoicePrompt | ReferenceClip | None:
-    """Return a voice that SSML names; the request's own for None."""
-    if name is None:
-        return await find_voice(services, model, body)
+async def _named_voice(services: Services, model: ServedModel[SpeechFrontend], name: str) -> Voice:
+    """Return a voice that SSML names."""
     try:
         return await resolve_voice(services, model, name)
     except InvalidRequest as error:

@@ -1,7 +1,8 @@
 """A session that speaks text in pieces, with audio before the text is complete.
 
 A session speaks its utterances one after the other. An utterance is the text up to `input.done`; it
-becomes one audio file, or one for each sentence or clause.
+becomes one audio file, or one for each sentence or clause. One that begins with `<speak` is SSML:
+it is spoken when it is complete, as one file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec import structs
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.inputs.speech import SpeechInput
 from izwi.model.alignment import AlignedWord
 from izwi.model.capability import Capability
 from izwi.request.input_stream import WritableFrontend
@@ -33,7 +35,16 @@ from izwi_api.schemas.speech_stream import (
     parse_message,
 )
 from izwi_api.services.context import Services
-from izwi_api.services.speech.request import check_texts, find_voice, ignored_fields, speech_input
+from izwi_api.services.speech.request import (
+    Voice,
+    check_texts,
+    find_voice,
+    ignored_fields,
+    is_ssml,
+    may_become_ssml,
+    speech_input,
+    ssml_speech,
+)
 from izwi_api.services.speech.synthesis import Speech, encoded_audio, open_speech, piece_seed
 from izwi_api.services.speech.utterance import Setting, Utterance
 from izwi_api.services.speech.word_times import PARAM as WORDS_PARAM
@@ -178,9 +189,20 @@ class SpeechSession:
     def _cancel(self) -> None:
         if not self._unsaid:
             raise InvalidRequest("there is no utterance to cancel", param="type")
+        self.cancel_all()
+
+    def cancel_all(self) -> None:
+        """Stop speaking, and drop the pending text."""
         for utterance in self._unsaid:
             utterance.cancel()
         self._open = None
+
+    def drop_open_text(self) -> None:
+        """Stop the utterance whose text is still written; what was completed is still spoken."""
+        if self._open is not None:
+            self._open.cancel()
+            self._open = None
+            self._changed.set()
 
     def _is_full(self) -> bool:
         limits = self._limits
@@ -221,7 +243,9 @@ class SpeechSession:
     async def _say(self, utterance: Utterance) -> None:
         """Speak one utterance; its failure is reported, and does not end the session."""
         try:
-            if utterance.setting.config.split_granularity == "none":
+            if is_ssml(await utterance.beginning(may_become_ssml)):
+                await self._say_ssml(utterance)
+            elif utterance.setting.config.split_granularity == "none":
                 await self._say_whole(utterance)
             else:
                 await self._say_units(utterance)
@@ -246,6 +270,23 @@ class SpeechSession:
                 feeding.cancel()
                 writer.abort()
                 await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _say_ssml(self, utterance: Utterance) -> None:
+        """Speak a document as one file, once it is complete."""
+        setting, services = utterance.setting, self._services
+        text = await utterance.whole(services.settings.max_input_chars)
+        if setting.timing is not None:
+            raise InvalidRequest("words of SSML have no times", param=WORDS_PARAM)
+        model = services.registry.speech(setting.model_name)
+
+        async def own_voice() -> Voice:
+            return setting.ask.voice
+
+        ask = structs.replace(setting.ask, text=text)
+        parts = await ssml_speech(services, model, ask, own_voice)
+        spoken = " ".join(part.text for part in parts if isinstance(part, SpeechInput))
+        async with await open_speech(model, parts, charged=False) as speech:
+            await self._send_file(speech, utterance, spoken)
 
     async def _say_units(self, utterance: Utterance) -> None:
         setting, services = utterance.setting, self._services

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from izwi.errors import TooLarge
 from izwi.inputs.speech import SpeechInput
 from izwi_api.schemas.speech_stream import SessionConfig, has_word, unit_end
 from izwi_api.services.transcription.align import Aligner
@@ -78,6 +79,28 @@ class Utterance:
         self._room.set()
         if len(self.shown) < _SHOWN_CHARS:
             self.shown = (self.shown + text)[:_SHOWN_CHARS]
+        return text
+
+    async def beginning(self, is_undecided: Callable[[str], bool]) -> str:
+        """Wait while more text is needed to know what it is; return the text, which stays."""
+        while True:
+            text = "".join(self._texts)
+            if self.is_closed or not is_undecided(text):
+                return text
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def whole(self, max_chars: int) -> str:
+        """Wait for the end of the text, and return all of it.
+
+        Raises:
+            TooLarge: It is longer than `max_chars`.
+        """
+        text = ""
+        while (piece := await self.next_piece()) is not None:
+            text += piece
+            if len(text) > max_chars:
+                raise TooLarge(f"SSML has at most {max_chars} characters", param="text")
         return text
 
     async def units(self, max_chars: int) -> AsyncGenerator[str]:

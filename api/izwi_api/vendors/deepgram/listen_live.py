@@ -26,6 +26,7 @@ from izwi_api.realtime.hearing.vad import FRAME_MS, SpeechFrame, VoiceDetector
 from izwi_api.realtime.protocol.formats import INPUT_RATE, InputDecoder, WireFormat
 from izwi_api.routes import transcription_stream
 from izwi_api.routes.openapi import ignored_header
+from izwi_api.schemas.transcription_stream import MAX_BYTES
 from izwi_api.services.context import Services
 from izwi_api.services.models.served import ServedModels
 from izwi_api.services.transcription.live import default_streaming_model
@@ -48,7 +49,14 @@ from izwi_api.vendors.deepgram.formats import (
     new_id,
     refuse_unanswerable,
 )
-from izwi_api.vendors.translated_wire import Pause, Reply, TranslatedWire
+from izwi_api.vendors.translated_wire import (
+    Failure,
+    Pause,
+    Reply,
+    TranslatedWire,
+    check_size,
+    failure_of,
+)
 
 router = APIRouter()
 # Speech begins with this much of it. Audio before it belongs to the utterance as well: the first
@@ -173,7 +181,7 @@ class ListenMessages:
     """
 
     def __init__(self, options: LiveOptions):
-        self.failure: int | None = None
+        self.failure: Failure | None = None
         self._options, self._request_id = options, new_id()
         self._decoder = InputDecoder(options.wire)
         self._utterances = Utterances(options)
@@ -186,6 +194,7 @@ class ListenMessages:
 
     def incoming(self, message: Message) -> Iterator[Message | Reply | Pause]:
         """Yield our messages for a client's. Raises SessionOver."""
+        check_size(message, MAX_BYTES)  # detecting speech in it delays others
         if not self._is_configured:
             self._is_configured = True
             yield json.dumps(self._options.config)
@@ -215,7 +224,7 @@ class ListenMessages:
         event = json.loads(message)
         if event["type"] != "error":
             return self._results.messages(event)
-        self.failure = POLICY
+        self.failure = failure_of(event["error"]["code"])
         error = event["error"]
         code, text = error["code"], error["message"]
         return [

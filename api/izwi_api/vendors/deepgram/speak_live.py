@@ -28,7 +28,7 @@ from izwi_api.vendors.audio_formats import AudioFormat
 from izwi_api.vendors.deepgram.formats import PREFIX, SPEAK_MODELS, new_id, voice_of
 from izwi_api.vendors.deepgram.speak import DEFAULT_VOICE, parse_audio, parse_speed
 from izwi_api.vendors.names import model_name
-from izwi_api.vendors.translated_wire import Reply, TranslatedWire
+from izwi_api.vendors.translated_wire import Failure, Reply, TranslatedWire, failure_of
 
 router = APIRouter()
 
@@ -94,7 +94,7 @@ class SpeakMessages:
     """
 
     def __init__(self, config: dict[str, Any], audio: AudioFormat):
-        self.failure: int | None = None
+        self.failure: Failure | None = None
         self._config, self._audio = config, audio
         self._is_configured = False
         self._encoder: StreamEncoder | None = None
@@ -157,7 +157,7 @@ class SpeakMessages:
             case "session.done":
                 return self._said(is_cancelled=event["cancelled"])
             case "error":
-                self.failure = POLICY
+                self.failure = failure_of(event["error"]["code"])
                 code, text = event["error"]["code"], event["error"]["message"]
                 return [json.dumps({"type": "Error", "err_code": code, "err_msg": text})]
         return ()

@@ -1,13 +1,15 @@
 """ElevenLabs' WebSocket for several texts in pieces: a context for each, spoken independently.
 
 Each context is a session of /v1/audio/speech/stream, as `stream_input.py` has one; they share the
-socket with its limits. A context that is closed still says what was flushed, and nothing else.
+socket with its limits. A context that is closed still says what was flushed, and nothing else. The
+text of a context waits in the context, up to a limit; beyond it, this context alone ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from izwi.errors import IzwiError
 from izwi_api.http.errors import response_to
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.routes import speech_stream
+from izwi_api.schemas.speech_stream import StreamLimits
 from izwi_api.services.context import Services
 from izwi_api.services.speech.session import SpeechSession
 from izwi_api.sessions.core import Message, Outbox, Session
@@ -29,10 +32,13 @@ from izwi_api.vendors.elevenlabs.formats import (
     parse_format,
 )
 from izwi_api.vendors.elevenlabs.stream_input import StreamInput, session_config
+from izwi_api.vendors.translated_wire import check_size
 
 router = APIRouter()
 # As ElevenLabs has it.
 _MAX_CONTEXTS = 5
+# Messages of a context that wait; the session of the context has its own.
+_MAX_WAITING = 4096
 _DEFAULT = "default"
 
 
@@ -55,7 +61,9 @@ async def multi_stream_input(socket: WebSocket, voice_id: str) -> None:
         return StreamInput(config, audio, fields)
 
     await serve_socket(
-        socket, limits.of_session, lambda session: Contexts(session, open_speech, translate)
+        socket,
+        limits.of_session,
+        lambda session: Contexts(session, open_speech, translate, limits),
     )
 
 
@@ -93,13 +101,17 @@ class _Output:
         self._end_after_failure()
 
     def _end_after_failure(self) -> None:
-        if self._translation.failure is not None:
-            over = SessionOver("a context failed", "", self._translation.failure, is_told=False)
+        if (failure := self._translation.failure) is not None:
+            over = SessionOver(
+                "a context failed", failure.reason, failure.close_code, is_told=False
+            )
             self._session.end(over)
 
 
 class _Context:
     """One text on its way to be spoken.
+
+    Its messages wait here, so that no other context waits for them.
 
     Attributes:
         speech: Speaks it.
@@ -111,38 +123,92 @@ class _Context:
         session: Session,
         translation: StreamInput,
         open_speech: Callable[[Outbox], SpeechSession],
+        pending_chars: int,
     ):
         self._session, self._translation = session, translation
         self.speech = open_speech(_Output(session, translation))
-        self.is_closed = False
-        self._is_flushed = True
+        self.is_closed = self._is_full = False
+        self._inbox: deque[ContextMessage] = deque()  # not passed on yet
+        self._num_chars, self._most_chars = 0, pending_chars  # in the inbox
+        self._changed = asyncio.Event()
 
-    async def write(self, read: ContextMessage) -> None:
-        """Add text, and end the part of it that is flushed. Raises what the session raises."""
-        if read.text:
-            given = read.model_dump_json(include={"text", "voice_settings"})
-            for message in self._translation.incoming(given):
-                await self.speech.handle_message(message)
-            self._is_flushed = self._is_flushed and not read.text.strip()
-        if read.flush and not self._is_flushed:
-            self._is_flushed = True
-            await self.speech.handle_message('{"type": "input.done"}')
+    def add(self, read: ContextMessage) -> None:
+        """Add text, and end the part of it that is flushed; too much ends the context."""
+        if self.is_closed:  # it ended by itself
+            return
+        size = len(read.text or "")
+        is_long = self._inbox and self._num_chars + size > self._most_chars
+        if is_long or len(self._inbox) >= _MAX_WAITING:
+            self._end_full()
+            return
+        self._inbox.append(read)
+        self._num_chars += size
+        self._changed.set()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End it: what was not flushed is not spoken."""
         if self.is_closed:
             return
         self.is_closed = True
-        if not self._is_flushed:
-            await self.speech.handle_message('{"type": "input.cancel"}')
-        await self.speech.handle_message('{"type": "session.close"}')
+        while self._inbox and not self._inbox[-1].flush:
+            self._inbox.pop()
+        if not self._inbox:  # otherwise a flush completes the utterance
+            self._drop_unwanted()
+        self._changed.set()
+
+    def _end_full(self) -> None:
+        """Report that too much text waits, and speak no more of it."""
+        message = "too much text of this context waits to be spoken"
+        self._session.put(self._translation.error_message("context_full", message))
+        self._inbox.clear()
+        self._is_full = True
+        self.close()
+
+    def _drop_unwanted(self) -> None:
+        if self._is_full:
+            self.speech.cancel_all()
+        self.speech.drop_open_text()
 
     async def run(self) -> None:
         """Speak until it is closed and all was said."""
-        for work in self.speech.background_tasks():
-            await work
+        reading = asyncio.create_task(self._read())
+        try:
+            for work in self.speech.background_tasks():
+                await work
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
         for message in self._translation.farewell(NORMAL):
             await self._session.send(message)
+
+    async def _read(self) -> None:
+        """Pass the messages on, as fast as they are spoken; an error ends the session."""
+        is_flushed = True
+        try:
+            while self._inbox or not self.is_closed:
+                if not self._inbox:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                read = self._inbox.popleft()
+                self._num_chars -= len(read.text or "")
+                is_flushed = await self._pass_on(read, is_flushed=is_flushed)
+            self._drop_unwanted()  # also what was being passed on when it was closed
+            await self.speech.handle_message('{"type": "session.close"}')
+        except Exception as error:
+            self.speech.report(error)
+
+    async def _pass_on(self, read: ContextMessage, *, is_flushed: bool) -> bool:
+        """Return whether all text so far is flushed."""
+        if read.text:
+            given = read.model_dump_json(include={"text", "voice_settings"})
+            for message in self._translation.incoming(given):
+                await self.speech.handle_message(message)
+            is_flushed = is_flushed and not read.text.strip()
+        if read.flush and not is_flushed:
+            await self.speech.handle_message('{"type": "input.done"}')
+            return True
+        return is_flushed
 
 
 class Contexts:
@@ -152,6 +218,7 @@ class Contexts:
         session: The session that it serves.
         open_speech: Makes what speaks one text, with where its messages go.
         translate: Makes the translation of a context's messages, given the fields of each.
+        limits: What the client may send.
     """
 
     def __init__(
@@ -159,11 +226,12 @@ class Contexts:
         session: Session,
         open_speech: Callable[[Outbox], SpeechSession],
         translate: Callable[[dict[str, str]], StreamInput],
+        limits: StreamLimits,
     ):
         self._session, self._open_speech, self._translate = session, open_speech, translate
+        self._limits = limits
         self._contexts: dict[str, _Context] = {}
         self._running: dict[asyncio.Task[None], _Context] = {}
-        self._last: _Context | None = None  # whose message is being handled
         self._is_closing = False
         self._changed = asyncio.Event()
 
@@ -191,8 +259,8 @@ class Contexts:
             task.cancel()
 
     async def handle_message(self, message: Message) -> None:
-        """Handle a message. Raises SessionOver, and what a context's session raises."""
-        self._last = None
+        """Handle a message. Raises SessionOver."""
+        check_size(message, self._limits.message_bytes)
         try:
             read = ContextMessage.model_validate_json(message)
         except ValidationError as error:
@@ -204,24 +272,26 @@ class Contexts:
         if read.close_socket:
             self._is_closing = True
             for name in list(self._contexts):
-                await self._contexts.pop(name).close()
+                self._contexts.pop(name).close()
             self._changed.set()
         elif read.close_context:
             if (context := self._contexts.pop(read.context_id, None)) is not None:
-                await context.close()
+                context.close()
         elif read.text or read.flush:  # anything else only keeps the connection open
-            self._last = self._context(read.context_id)
-            await self._last.write(read)
+            self._context(read.context_id).add(read)
+            await asyncio.sleep(0)  # messages that came together do not all wait in the inbox
 
     def _context(self, name: str) -> _Context:
-        """Return a context, which is opened by its first message."""
+        """Return a context, which is opened by its first message. Raises SessionOver."""
         context = self._contexts.get(name)
         if context is not None:
             return context
-        if len(self._running) >= _MAX_CONTEXTS:
+        if len({*self._running.values(), *self._contexts.values()}) >= _MAX_CONTEXTS:
             message = f"at most {_MAX_CONTEXTS} contexts may be open; close one first"
             raise SessionOver(message, "too_many_contexts", POLICY)
-        context = _Context(self._session, self._translate({"contextId": name}), self._open_speech)
+        translation = self._translate({"contextId": name})
+        pending = self._limits.pending_chars
+        context = _Context(self._session, translation, self._open_speech, pending)
         self._contexts[name] = context
         task = asyncio.create_task(context.run())
         self._running[task] = context
@@ -241,9 +311,6 @@ class Contexts:
 
     def report(self, error: Exception) -> None:
         """Report a bad message, or why the session ends."""
-        if self._last is not None:
-            self._last.speech.report(error)
-            return
         message_json = json.dumps(speech_stream.error_message(error))
         for message in self._translate({}).outgoing(message_json):
             self._session.put(message)

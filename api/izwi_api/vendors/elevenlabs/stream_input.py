@@ -33,7 +33,7 @@ from izwi_api.vendors.elevenlabs.formats import (
     parse_format,
 )
 from izwi_api.vendors.names import model_name
-from izwi_api.vendors.translated_wire import TranslatedWire
+from izwi_api.vendors.translated_wire import Failure, TranslatedWire, failure_of
 
 router = APIRouter()
 
@@ -106,7 +106,7 @@ class StreamInput:
         audio: AudioFormat,
         fields: Mapping[str, str] = MappingProxyType({}),
     ):
-        self.failure: int | None = None
+        self.failure: Failure | None = None
         self._fields = fields
         self._config: dict[str, Any] | None = config
         self._audio = audio
@@ -149,11 +149,15 @@ class StreamInput:
                 encoder, self._encoder = self._encoder, None
                 return self._audio_message(encoder.finish())
             case "error":
-                self.failure = POLICY
                 inner = event["error"]
-                reported = {"message": inner["message"], "error": inner["code"], "code": POLICY}
-                return [json.dumps({**reported, **self._fields})]
+                self.failure = failure_of(inner["code"])
+                return [self.error_message(inner["code"], inner["message"])]
         return ()
+
+    def error_message(self, code: str, message: str) -> Message:
+        """Return the client's message of an error with one of our codes."""
+        reported = {"message": message, "error": code, "code": failure_of(code).close_code}
+        return json.dumps({**reported, **self._fields})
 
     def farewell(self, code: int) -> Iterable[Message]:
         """Return the last message, if all was spoken."""

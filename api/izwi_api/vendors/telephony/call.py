@@ -25,12 +25,11 @@ from izwi_api.sessions.core import Message, Wire
 from izwi_api.sessions.errors import ClientLeft
 from izwi_api.sessions.loop_turns import LoopTurns
 from izwi_api.vendors.telephony.keys import PressedKeys
+from izwi_api.vendors.translated_wire import check_size
 
 logger = logging.getLogger(__name__)
 
 _FRAME_MS = 20
-# Carriers send 20 ms in a message. More is taken, but not minutes.
-_MAX_MESSAGE_BYTES = 1 << 20
 # Audio that is processed at once.
 _PIECE_MS = 100
 # Audio that the carrier has ahead of playback, against gaps if a packet is late.
@@ -41,6 +40,8 @@ _TAIL_FRAMES = 10
 _MAX_LATE_S = 0.5
 # Marks whose echo is awaited; a carrier that echoes none must not fill the memory.
 _MAX_MARKS = 64
+# A carrier's message has some 20 ms of audio. More is taken, but not minutes.
+_MAX_MESSAGE_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,15 @@ class PhoneCall:
 
     # -- as a wire -------------------------------------------------------------------------------
     async def receive(self) -> Message:
-        """Handle the call, and return the client events that it stands for. Raises ClientLeft."""
+        """Handle the call, and return the client events that it stands for.
+
+        Raises ClientLeft and SessionOver.
+        """
         while True:
             if self._events:
                 return self._events.popleft()
             message = await self._wire.receive()
-            if len(message) > _MAX_MESSAGE_BYTES:
-                logger.warning("a carrier's message has %d bytes", len(message))
-                raise ClientLeft
+            check_size(message, _MAX_MESSAGE_BYTES)
             try:
                 event = self._carrier.read(message)
             except (ValueError, KeyError, TypeError, RecursionError):
