@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -80,10 +80,11 @@ class GraphPool:
 
     def _captured(self, run: Callable[[], object]) -> torch.cuda.CUDAGraph:
         graph, stream = torch.cuda.CUDAGraph(), self.stream
+        handle: Any = self._pool.id  # torch has a type of its own for it
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             # other threads may allocate meanwhile
-            graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
+            graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             try:
                 run()
             finally:
