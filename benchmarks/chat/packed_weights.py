@@ -11,8 +11,9 @@ import json
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+T = TypeVar("T")
 _GROUP, _ROWS, _STEPS = 128, (1, 4, 16), 6
 
 
@@ -71,9 +73,8 @@ def private_mb() -> float:
     return int(line.split()[1]) / 1e3
 
 
-def measured(folder: Path, weights: str) -> dict[str, Any]:
-    """Load the checkpoint, watching the memory, and time steps."""
-    backend = torch_backend("cpu", "float32", weights)
+def watched(load: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Return what loading gives, and what it takes of memory and of the processor."""
     before, most, is_loaded = private_mb(), [0.0], threading.Event()
 
     def watch() -> None:
@@ -83,18 +84,27 @@ def measured(folder: Path, weights: str) -> dict[str, Any]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.process_time()
-    model = load_model(folder, backend)
+    model = load()
     load_s = time.process_time() - began
     is_loaded.set()
     watcher.join()
+    return model, {
+        "peak_while_loading_mb": round(most[0] - before, 1),
+        "after_loading_mb": round(private_mb() - before, 1),
+        "load_processor_s": round(load_s, 2),
+    }
+
+
+def measured(folder: Path, weights: str) -> dict[str, Any]:
+    """Load the checkpoint, watching the memory, and time steps."""
+    backend = torch_backend("cpu", "float32", weights)
+    model, found = watched(lambda: load_model(folder, backend))
     torch.set_num_threads(1)
     num_bytes = sum(weight.nbytes for weight in model._weights.values())
     return {
         "weights": weights,
         "weight_mb": round(num_bytes / 1e6, 1),
-        "peak_while_loading_mb": round(most[0] - before, 1),
-        "after_loading_mb": round(private_mb() - before, 1),
-        "load_processor_s": round(load_s, 2),
+        **found,
         "step_processor_ms": {rows: round(step_ms(model, backend, rows), 1) for rows in _ROWS},
     }
 

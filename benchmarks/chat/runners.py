@@ -2,8 +2,9 @@
 
     python -m benchmarks.chat.runners --size 0.6B --device cuda --streams 4
 
-Both engines are in this process, each behind its step thread as in a server, and take turns round
-by round. transformers writes the checkpoint with random weights. Greedy, and as sampled by default.
+Each engine is in a process of its own, behind its step thread as in a server, and they take turns
+round by round. transformers writes the checkpoint with random weights. Greedy, and as sampled by
+default.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,7 +87,7 @@ async def run(engine: AsyncEngine, name: str, options: argparse.Namespace, salt:
     return row, ids
 
 
-async def measure(engines: dict[str, AsyncEngine], options: argparse.Namespace) -> list[Any]:
+def measure(engines: dict[str, Apart], options: argparse.Namespace) -> list[Any]:
     """Run the rounds; returns a row for each runner and sampling."""
     rows: list[Any] = []
     for number, name in enumerate(SAMPLING):
@@ -94,7 +97,7 @@ async def measure(engines: dict[str, AsyncEngine], options: argparse.Namespace) 
             for runner, engine in engines.items():
                 # no prompt comes twice: both keep prefixes
                 salt = number * (options.rounds + 1) + place
-                row, ids[runner] = await run(engine, name, options, salt)
+                row, ids[runner] = engine.run(name, salt)
                 if place:  # the first one warms up
                     found[runner].append(row)
         ours, theirs = (np.array(one) for one in ids.values())
@@ -105,26 +108,59 @@ async def measure(engines: dict[str, AsyncEngine], options: argparse.Namespace) 
         times = rows[-2]["tokens_per_s"] / rows[-1]["tokens_per_s"]
         rows[-2] |= {"times_transformers": round(times, 2), "same_ids": round(same, 3)}
         print(rows[-2:], flush=True)
-    for engine in engines.values():
-        await engine.stop()
     return rows
 
 
-def opened(folder: Path, options: argparse.Namespace) -> dict[str, AsyncEngine]:
-    """Open both engines over a checkpoint, and start them."""
+def opened(runner: str, folder: Path, options: argparse.Namespace) -> AsyncEngine:
+    """Open a runner's engine over a checkpoint, and start it."""
     config = EngineConfig(kv_bytes=options.kv_mib << 20, max_running=options.streams)
-    backend = torch_backend(options.device, "auto")
-    model = qwen3_chat.FAMILY.load_model(folder, backend)
-    stepped = {
-        "izwi": Engine({"chat": model}, backend, config),
-        "transformers": borrowed_chat.FAMILY.open_engine(
-            {"chat": folder}, options.device, "auto", config
-        ),
-    }
-    engines = {name: AsyncEngine(one) for name, one in stepped.items()}
-    for engine in engines.values():
-        engine.start()
-    return engines
+    stepped: Any
+    if runner == "izwi":
+        backend = torch_backend(options.device, "auto")
+        model = qwen3_chat.FAMILY.load_model(folder, backend)
+        stepped = Engine({"chat": model}, backend, config)
+    else:
+        folders = {"chat": folder}
+        stepped = borrowed_chat.FAMILY.open_engine(folders, options.device, "auto", config)
+    engine = AsyncEngine(stepped)
+    engine.start()
+    return engine
+
+
+def serve(link: Connection, runner: str, folder: Path, options: argparse.Namespace) -> None:
+    """Run in a process of its own: open a runner's engine, and run what is asked for."""
+
+    async def answer() -> None:
+        engine = opened(runner, folder, options)
+        link.send("ready")
+        while (asked := await asyncio.to_thread(link.recv)) is not None:
+            link.send(await run(engine, asked[0], options, asked[1]))
+        await engine.stop()
+
+    asyncio.run(answer())
+
+
+class Apart:
+    """An engine in a process of its own."""
+
+    def __init__(self, runner: str, folder: Path, options: argparse.Namespace):
+        """Start the process, and wait until its engine is open."""
+        context = multiprocessing.get_context("spawn")
+        self._link, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, runner, folder, options))
+        self._process.start()
+        theirs.close()
+        self._link.recv()  # raises EOFError if it could not open
+
+    def run(self, name: str, salt: int) -> Any:
+        """Time answers there; see `run`."""
+        self._link.send((name, salt))
+        return self._link.recv()
+
+    def stop(self) -> None:
+        """End the process."""
+        self._link.send(None)
+        self._process.join()
 
 
 def main() -> None:
@@ -144,8 +180,10 @@ def main() -> None:
         folder = Path(place, "chat")
         folder.mkdir()
         write_checkpoint(options.size, folder, options.device)
-        engines = opened(folder, options)
-    rows = asyncio.run(measure(engines, options))
+        engines = {name: Apart(name, folder, options) for name in ("izwi", "transformers")}
+    rows = measure(engines, options)
+    for engine in engines.values():
+        engine.stop()
     what = {"streams": options.streams, "prompt": options.prompt, "tokens": options.tokens}
     write_result(f"chat_runners_{options.size}", rows, size=options.size, **what)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from typing import Protocol, runtime_checkable
 
 from izwi.ops.protocol import Array
-from izwi.request.request import EncodeInput
+from izwi.request.request import EncodeInput, Prompt
 
 
 @runtime_checkable
@@ -80,4 +80,11 @@ class EncodesWhole(Protocol):
     @property
     def whole_encoders(self) -> Seq[EncoderSizes]:
         """What they need at most, to plan the memory: these encoders have no graphs."""
+        ...
+
+    def example_prompts(self) -> Seq[Prompt]:
+        """Return prompts of several lengths, ascending, each of one piece from its first position.
+
+        They are run once before the first request, so that their kernels are compiled then.
+        """
         ...

@@ -89,13 +89,14 @@ class Encoders:
             results.update(zip(taken, captured, strict=True))
         plain = [n for n in range(len(pieces)) if n not in results]
         if plain:
-            made = self._encode_plain([pieces[n] for n in plain])
+            made = self.encode_plain([pieces[n] for n in plain])
             # a view would keep the whole batch alive
             copy = self._backend.own_copy
             results.update((n, copy(x)) for n, x in zip(plain, made, strict=True))
         return [results[n] for n in range(len(pieces))]
 
-    def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
+    def encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        """Run the encoders without graphs; results may be views of one array."""
         if not self._backend.pads_encoders:
             # padding costs what batching saves, and results must not depend on the batch (ADR 5)
             assert isinstance(self._model, Encodes)

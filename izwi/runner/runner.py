@@ -31,6 +31,7 @@ from izwi.request.track_log import Entry, TrackProgress
 from izwi.runner.adapters import Adapters
 from izwi.runner.batch import batch_of, draw, run_each, span_of
 from izwi.runner.encoding import EncodedCache, Encoders
+from izwi.runner.examples import run_examples
 from izwi.runner.rank_orders import StepEncoder
 from izwi.runner.ranks import Followers, RankedPages
 from izwi.runner.tiered import TieredPages, TieredStates
@@ -124,6 +125,9 @@ class Runner:
             self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
         cache = EncodedCache(budget.encoded_bytes)
         self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
+        if self._graphs is not None:
+            with backend.running():
+                run_examples(model, self._kv, self._encoders.encode_plain, self._run_plain)
 
     def _lead(self) -> Followers | None:
         """Return what tells the other ranks to follow; None if there are none, or this is one."""
@@ -315,6 +319,9 @@ class Runner:
         x = self._model.embed(batch.rows)
         with self._on_all_ranks(batch, launched=False):
             return self._run_embedded(batch, x)
+
+    def _run_plain(self, rows: Seq[Row]) -> Array:
+        return self._model.run(self._model.embed(rows), self._kv.context(rows))
 
     def _run_embedded(self, batch: StepBatch, x: Array) -> DrawnEntries:
         context = self._kv.context(batch.rows)

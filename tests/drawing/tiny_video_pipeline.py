@@ -42,13 +42,13 @@ def write_tiny_video_pipeline(folder):
         scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=vae,
         text_encoder=T5EncoderModel(text).eval(),
-        tokenizer=_tokenizer(),
+        tokenizer=letters_of(),
         transformer=transformer,
     )
     pipeline.save_pretrained(folder)
 
 
-def _tokenizer():
+def letters_of():
     """A tokenizer that knows single letters."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -634,6 +634,7 @@ def check_runner(options: ServeOptions, *, has_models: bool) -> None:
         "--attention": runtime.attention != "auto",
         "--kv-dtype": options.config.kv_dtype != "auto",
         "--speculate": options.config.speculate != "off",
+        "--policy": options.config.policy != EngineConfig().policy,
         "--prefill-replicas": options.replicas.router.num_prefill > 0,
     }
     for name, is_given in given.items():

@@ -192,8 +192,9 @@ class _Drawing:
         if (number := self._previews.get(step + 1)) is not None:
             width, height = self._size(kept["latents"])
             image = preview(pipeline, kept["latents"], width, height)
-            content = _file_of(image, self._job)
-            self._report(Partial(content, image.width, image.height, number))
+            if image is not None:
+                content = _file_of(image, self._job)
+                self._report(Partial(content, image.width, image.height, number))
         return kept
 
     def _size(self, latents: Any) -> tuple[int, int]:

@@ -74,6 +74,11 @@ class _Live:
     unread: Output | None = None
     timing: Timing = field(default_factory=Timing)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an id was generated, or may be without being known here."""
+        return self.unread is not None or self.num_read > 0 or self.is_paused
+
 
 class TransformersEngine:
     """Implements `izwi.engine.stepped.Stepped` over transformers' loops.
@@ -81,7 +86,7 @@ class TransformersEngine:
     Args:
         generators: What runs each model, by its name.
         weight_bytes: Of each model.
-        config: Of it only the length of the queue and the backlog of readers count here.
+        config: Of it only the queue's length, its longest wait, and the backlog of readers count.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class TransformersEngine:
                 chunks += self._read(output)
             if not generator.is_alive:
                 raise RunnerDied(f"the loop of transformers over {name!r} has ended")
+        chunks += self._refuse_late()
         self._num_steps += bool(chunks)
         return chunks
 
@@ -230,6 +236,20 @@ class TransformersEngine:
         """Return none: transformers keeps prefixes to itself."""
         del limit
         return {name: [] for name in self._generators}
+
+    def _refuse_late(self) -> list[Chunk]:
+        """End requests that have waited too long for their first id."""
+        most_s = self.config.max_wait_s
+        before_s = time.monotonic() - most_s
+        late = [
+            live
+            for live in self._live.values()
+            if live.since_s < before_s and not live.has_begun and not live.request.is_idle_work
+        ]
+        for live in late:
+            self._generators[live.request.model].cancel(live.key)
+        message = f"could not be scheduled within {most_s:g} s (queue full); retry later"
+        return [self._last(live, [], Reason.ERROR, Overloaded(message)) for live in late]
 
     def _read(self, output: Output) -> list[Chunk]:
         request_id = self._ids.get(output.key)

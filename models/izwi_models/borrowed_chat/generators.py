@@ -147,19 +147,21 @@ class Batched:
         model: A causal language model of transformers.
         kv_bytes: For keys and values; 0: `share` of what is free on a device.
         share: Of the free memory, from 0 to 1.
+        switches_to_flash: Use flash attention where it is installed.
 
     Raises:
         Exception: The model has no such batching; transformers raises any kind.
     """
 
-    def __init__(self, model: Any, kv_bytes: int, share: float):
+    def __init__(self, model: Any, kv_bytes: int, share: float, *, switches_to_flash: bool = True):
         self._vocabulary = model.config.get_text_config().vocab_size
         # values that are not the defaults, so that all three may be chosen for each request
         sampling = {"temperature": 0.5, "top_k": self._vocabulary, "top_p": 0.5}
         settings: Any = GenerationConfig  # transformers gives it no types
         generation = settings(do_sample=True, eos_token_id=-1, pad_token_id=0, **sampling)
         self._manager = model.init_continuous_batching(
-            generation, _batching(model, kv_bytes, share)
+            generation,
+            _batching(model, kv_bytes, share, switches_to_flash=switches_to_flash),
         )
         processors = self._manager.logit_processor
         draw = SeededDraw()
@@ -347,19 +349,30 @@ def open_generator(model: Any, kv_bytes: int, share: float) -> Generator:
         share: Of the free memory.
     """
     attention = model.config._attn_implementation
-    try:
-        generator = Batched(model, kv_bytes, share)
-        generator.start()
-    except Exception as error:
-        failed: str | None = str(error) or type(error).__name__
-    else:
-        failed = _probed(generator)
-        if failed is None:
+    # flash attention takes 16 bits alone, and may be a download: then its own attention batches
+    for switches in (True, False):
+        generator, failed = _batched(model, kv_bytes, share, switches_to_flash=switches)
+        if generator is not None:
             return generator
-        generator.stop()
+        model.set_attn_implementation(attention)
     logger.warning("no continuous batching, answers are made one by one: %s", failed)
-    model.set_attn_implementation(attention)
     return OneByOne(model)
+
+
+def _batched(
+    model: Any, kv_bytes: int, share: float, *, switches_to_flash: bool
+) -> tuple[Batched | None, str]:
+    """Return continuous batching that has generated two ids; else None, and why it did not."""
+    try:
+        generator = Batched(model, kv_bytes, share, switches_to_flash=switches_to_flash)
+        generator.start()
+    except Exception as error:  # of any kind, see `Batched`
+        return None, str(error) or type(error).__name__
+    failed = _probed(generator)
+    if failed is None:
+        return generator, ""
+    generator.stop()
+    return None, failed
 
 
 def _probed(generator: Generator) -> str | None:
@@ -371,8 +384,14 @@ def _probed(generator: Generator) -> str | None:
     return outputs[-1].error if outputs else "its loop has ended"
 
 
-def _batching(model: Any, kv_bytes: int, share: float) -> ContinuousBatchingConfig:
-    options: dict[str, Any] = {"per_request_processors": True, "page_size": _PAGE}
+def _batching(
+    model: Any, kv_bytes: int, share: float, *, switches_to_flash: bool
+) -> ContinuousBatchingConfig:
+    options: dict[str, Any] = {
+        "per_request_processors": True,
+        "page_size": _PAGE,
+        "auto_switch_to_flash": switches_to_flash,
+    }
     if model.device.type == "cpu" or kv_bytes:
         config = model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

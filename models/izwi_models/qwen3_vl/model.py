@@ -44,7 +44,10 @@ from izwi_models.qwen3_vl.config import (
     tensor_shapes,
 )
 from izwi_models.qwen3_vl.encoder import ImageEncoder, ImageSizes, flatten_patch_weight
-from izwi_models.qwen3_vl.prompt import prompt_of
+from izwi_models.qwen3_vl.prompt import IMAGE, VLPrompt, place_images, prompt_of
+
+# Tokens of the largest example image: larger ones run the same kernels.
+_EXAMPLE_TOKENS = 1024
 
 
 class Qwen3VL(TokenModel):
@@ -72,12 +75,31 @@ class Qwen3VL(TokenModel):
         head = token_head(ops, weights, config.text, EMBEDDING, HEAD)
         super().__init__(ops, weights, config.text, TEXT_PREFIX, head)
         self.end_ids, self._folder, self._config = end_ids, folder, config
+        self._sizing = pixels.sizing
         self._images = ImageEncoder(ops, weights, config.vision, pixels)
         self.whole_encoders = (ImageSizes(config.vision, pixels),)
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode images one by one: (tokens, (1 + DeepStack layers) * hidden) each, in order."""
         return [self._images.encode(image.values) for image in inputs]
+
+    def example_prompts(self) -> list[VLPrompt]:
+        """Return prompts of one image each, from the smallest to one of 1,024 tokens."""
+        sizing = self._sizing
+        largest = min(sizing.max_pixels // sizing.factor**2, self.max_positions)
+        count = -(-sizing.min_pixels // sizing.factor**2)
+        counts = []
+        while count <= min(_EXAMPLE_TOKENS, largest):
+            counts.append(count)
+            count *= 2
+        return [self._example(count) for count in counts]
+
+    def _example(self, tokens: int) -> VLPrompt:
+        vision = self._config.vision
+        merge = vision.spatial_merge_size
+        patches = np.zeros((merge, merge * tokens, vision.patch_values), np.uint8)
+        image = EncodeInput(IMAGE, patches)
+        return place_images(self._config, [self._config.image_token_id], (image,), (False, 0))
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """Return (positions, 1) token ids; None if some of the positions are of an image."""

@@ -209,6 +209,7 @@ def test_what_the_cache_cannot_hold_ends_nothing_else(world):
         ("--weights", "int8"),
         ("--kv-dtype", "int8"),
         ("--speculate", "ngram"),
+        ("--policy", "fcfs"),
         ("--replicas", "2", "--prefill-replicas", "1"),
     ],
 )
@@ -225,3 +226,30 @@ def test_a_runner_has_a_known_name_and_a_model(cli):
         "--runner transformers needs --model"
         in cli("serve", "--runner", "transformers", code=2).stderr
     )
+
+
+def test_two_replicas_answer_as_one_does(tmp_path):
+    """Long and short prompts together, and a caller that leaves."""
+    write_pair(tmp_path)
+    names = ("--model", str(tmp_path / "llama"), "--model", str(tmp_path / "endless"))
+    options = ("--runner", "transformers", "--kv-mib", "4", "--replicas", "2")
+    with (
+        served(tmp_path, *options, "--max-queue-s", "20", *names) as server,
+        httpx.Client(base_url=server.url, timeout=120) as client,
+    ):
+        world = SimpleNamespace(client=client)
+        texts = ["Hi there", "a" * 2000, "Why?", "b" * 1500]
+        alone = [answer(world, text, max_tokens=8) for text in texts]
+        with ThreadPoolExecutor(4) as threads:
+            together = threads.map(lambda text: answer(world, text, max_tokens=8), texts)
+            assert list(together) == alone
+        body = body_of("Why?", model="endless", stream=True, max_tokens=3000)
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            next(response.iter_lines())
+        wait_for(lambda: running(world) == 0)
+        lines = client.get("/metrics").text.splitlines()
+        restarts = [
+            line for line in lines if line.startswith('izwi_restarts_total{process="engine"')
+        ]
+        assert restarts
+        assert all(line.endswith(" 0.0") for line in restarts)

@@ -158,10 +158,10 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
         plain.extend(piece.kind for piece in inputs)
         return encode(inputs)
 
-    model.encode = watched  # type: ignore[method-assign]
     # keys and values in 8 bits: the steps themselves run without a graph
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", max_step_encodes=3)
     engine = Engine({"tiny": model}, TorchBackend(ops), config)
+    model.encode = watched  # type: ignore[method-assign]
     ids: dict[str, list[int]] = {}
     for n, seconds in enumerate((8.0, 0.6, 3.2, 8.0, 20.0, 5.0, 1.0)):
         ask = TranscriptionInput(waveform(seconds, n % 5), max_new_tokens=12)

@@ -214,10 +214,10 @@ def spoken(
         plain.extend(piece.kind for piece in inputs)
         return encode(inputs)
 
-    model.encode = watched  # type: ignore[method-assign]
     # keys and values in 8 bits: the steps themselves run without a graph
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", graphs=graphs)
     engine = Engine({"tiny": model}, TorchBackend(ops), config)
+    model.encode = watched  # type: ignore[method-assign]
     frames: dict[str, list[list[int]]] = {}
     for n, (samples, text) in enumerate(
         ((12_000, "so it is"), (23_456, None), (30_000, "in the rain"), (20_001, "one"))

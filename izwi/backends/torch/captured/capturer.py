@@ -57,11 +57,7 @@ class GraphPool:
         self.stream = torch.cuda.Stream(device, priority)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.MemPool()
         self._primed_bytes = 0
-
-    @property
-    def handle(self) -> Any:
-        """The pool's id, for `torch.cuda.CUDAGraph.capture_begin`."""
-        return self._pool.id
+        self._anchor: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
     def allocating(self) -> Iterator[None]:
@@ -71,6 +67,31 @@ class GraphPool:
         with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(self._pool, self.device):
             yield
         current.wait_stream(self.stream)
+
+    def capture(self, run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Capture work on the pool's stream, and launch it once."""
+        if self._anchor is None:
+            # Torch's allocator of pinned host memory counts the graphs of a pool, and takes no
+            # graph for one whose count has come to 0 (`use_count > 0`): so one graph stays when all
+            # models are unloaded.
+            kept = torch.empty(1, device=self.device)
+            self._anchor = self._captured(kept.zero_)
+        return self._captured(run)
+
+    def _captured(self, run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        graph, stream = torch.cuda.CUDAGraph(), self.stream
+        handle: Any = self._pool.id  # torch has a type of its own for it
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            # other threads may allocate meanwhile
+            graph.capture_begin(pool=handle, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+            graph.replay()  # the driver allocates at the first launch: now, not while requests wait
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        return graph
 
     def prime(self, num_bytes: int) -> None:
         """Make the pool at least this large, as one block: small ones would not be joined."""
@@ -164,18 +185,7 @@ class GraphCapturer:
         # outside the pool: nothing in it is kept, and the next graph can use all of it
         out = torch.empty_like(like)
         del like
-        graph = torch.cuda.CUDAGraph()
-        stream = self._pool.stream
-        stream.wait_stream(torch.cuda.current_stream(out.device))
-        with torch.cuda.stream(stream):
-            # other threads may allocate meanwhile
-            graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
-            try:
-                out.copy_(run())
-            finally:
-                graph.capture_end()
-            graph.replay()  # the driver allocates at the first launch: now, not while requests wait
-        torch.cuda.current_stream(out.device).wait_stream(stream)
+        graph = self._pool.capture(lambda: out.copy_(run()))
         return CapturedGraph(graph.replay, out)
 
 
