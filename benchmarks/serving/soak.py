@@ -14,8 +14,10 @@ Every answer is compared with the undisturbed one: of speech each byte, of a liv
 Verdicts, after the warm-up:
 
     memory   of no process that lived through it grew by more than 1 % an hour (PSS, median slope of
-             all pairs of samples) and by more than 0.5 MiB in all, without the pages of keys and
-             values of an engine, which fill up to --kv-mib and --host-mib
+             all pairs of samples) and by more than 0.5 MiB in all, without what an engine's bounded
+             caches hold: pages of keys and values (up to --kv-mib and --host-mib), results of
+             encoders (64 MiB) and codec states (half of --host-mib). These grow with each new text
+             and clip until they are full, which may take longer than the run, and then stay
     handles  of no process more are open in the last fifth than in the first, without connections
              that their callers have not closed
     answers  none was wrong, cut off, refused or failed

@@ -1,7 +1,7 @@
 """What the processes of a server use over time: memory, open files, processor time.
 
-Pages of keys and values fill up to their bound for as long as prompts are new, and connections come
-and go with their callers: both are counted apart, because neither is a leak.
+An engine's caches fill up to their bounds for as long as prompts and audio are new, and connections
+come and go with their callers: both are counted apart, because neither is a leak.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
 _PROGRAMS = ("engine_process", "api_server_process", "decode_worker", "grammar_worker")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ESTABLISHED = "01"  # as /proc/net/tcp writes the state of a connection
+_OF_CACHES = (
+    *("pages", "free_pages", "host_pages", "page_bytes"),
+    *("encoded_bytes", "saved_state_bytes"),
+)
 # Memory moves by this much without a reason: an allocator's arenas, a cache of the interpreter.
 NOISE_BYTES = 512 << 10
 
@@ -38,8 +42,9 @@ class Usage(NamedTuple):
         handles: Open files, sockets and pipes, without the connections of callers who are there.
         threads: Its threads.
         cpu_s: Processor time so far.
-        pages_bytes: Of an engine, its pages of keys and values that hold something, on the device
-            and in host memory. Both are bounded; a page that is free again stays touched.
+        cached_bytes: Of an engine, what its bounded caches hold: pages of keys and values on the
+            device and in host memory, results of encoders, and codec states of preempted streams.
+            A page that is free again stays touched.
     """
 
     pss_bytes: int
@@ -47,7 +52,7 @@ class Usage(NamedTuple):
     handles: int
     threads: int
     cpu_s: float
-    pages_bytes: int = 0
+    cached_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,11 @@ def sample(supervisor: int, port: int, key: str) -> Sample:
     engines = {replica.pid: replica.replica for replica in replicas}
     headers = {"authorization": f"Bearer {key}"}
     metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=60.0)
-    pages_bytes = pages_bytes_of(metrics.raise_for_status().text)
+    cached_bytes = cached_bytes_of(metrics.raise_for_status().text)
     used = {}
     for name, pid in _named(supervisor, engines):
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            used[name, pid] = usage_of(pid, port, pages_bytes.get(name, 0))
+            used[name, pid] = usage_of(pid, port, cached_bytes.get(name, 0))
     is_whole = all(replica.status == "ready" for replica in replicas)
     return Sample(time.monotonic(), is_whole, used, _machine_busy_s())
 
@@ -125,19 +130,20 @@ def _stat(folder: Path) -> list[str]:
     return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
-def pages_bytes_of(metrics: str) -> dict[str, int]:
-    """Return the bytes of pages that hold something, by the name of the engine."""
+def cached_bytes_of(metrics: str) -> dict[str, int]:
+    """Return what bounded caches hold, by the name of the engine."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for family in text_string_to_metric_families(metrics):
         name = family.name.removeprefix("izwi_engine_")
-        if name in ("pages", "free_pages", "host_pages", "page_bytes"):
+        if name in _OF_CACHES:
             for one in family.samples:
                 who = f"engine {one.labels.get('replica', '0')}", one.labels["model"]
                 found.setdefault(who, {})[name] = one.value
     sizes: dict[str, int] = {}
-    for (engine, _), counts in found.items():
-        used = counts["pages"] - counts["free_pages"] + counts.get("host_pages", 0.0)
-        sizes[engine] = sizes.get(engine, 0) + round(used * counts["page_bytes"])
+    for (engine, _), figures in found.items():
+        pages = figures["pages"] - figures["free_pages"] + figures["host_pages"]
+        held = pages * figures["page_bytes"] + figures["encoded_bytes"]
+        sizes[engine] = sizes.get(engine, 0) + round(held + figures["saved_state_bytes"])
     return sizes
 
 
@@ -152,7 +158,7 @@ def _of_callers(port: int) -> set[str]:
     return found
 
 
-def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
+def usage_of(pid: int, port: int, cached_bytes: int = 0) -> Usage:
     """Look at one process of a server that listens on a port. Raises OSError if it has ended."""
     folder = Path(f"/proc/{pid}")
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
@@ -165,7 +171,7 @@ def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
     for file in (folder / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             handles += str(file.readlink()) not in callers
-    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s, pages_bytes)
+    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s, cached_bytes)
 
 
 def _machine_busy_s() -> float:
@@ -199,9 +205,9 @@ class Trend:
         private_percent_per_hour: The same of the memory that it does not share.
         pss_growth_bytes: Slope times the time.
         own_percent_per_hour: As `pss_percent_per_hour`, of its memory without the most that its
-            pages of keys and values have held so far.
+            caches have held so far.
         own_growth_bytes: That slope times the time.
-        pages_mib: The most that its pages have held, in the end.
+        caches_mib: The most that its caches have held, in the end.
         handles: Median in the first fifth of the time, and in the last.
         threads: The same.
     """
@@ -214,12 +220,12 @@ class Trend:
     pss_growth_bytes: float
     own_percent_per_hour: float
     own_growth_bytes: float
-    pages_mib: float
+    caches_mib: float
     handles: tuple[float, float]
     threads: tuple[float, float]
 
     def has_grown(self, percent_per_hour: float) -> bool:
-        """Return whether memory besides pages grows faster than this, by more than noise."""
+        """Return whether memory besides caches grows faster than this, by more than noise."""
         is_steep = self.own_percent_per_hour > percent_per_hour
         return is_steep and self.own_growth_bytes > NOISE_BYTES
 
@@ -241,21 +247,22 @@ def trends(samples: Sequence[Sample], from_s: float) -> list[Trend]:
         return []
     lived = set.intersection(*(set(one.used) for one in counted))
     before = [one for one in samples if one.at_s < from_s]
-    return [_trend(who, counted, _most_pages(who, before)) for who in sorted(lived)]
+    return [_trend(who, counted, _most_cached(who, before)) for who in sorted(lived)]
 
 
-def _most_pages(who: tuple[str, int], samples: Sequence[Sample]) -> int:
-    return max((one.used[who].pages_bytes for one in samples if who in one.used), default=0)
+def _most_cached(who: tuple[str, int], samples: Sequence[Sample]) -> int:
+    return max((one.used[who].cached_bytes for one in samples if who in one.used), default=0)
 
 
-def _trend(who: tuple[str, int], counted: Sequence[Sample], had_pages_bytes: int) -> Trend:
+def _trend(who: tuple[str, int], counted: Sequence[Sample], had_cached_bytes: int) -> Trend:
     at_s = [one.at_s for one in counted]
     used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
     pss = slope_per_s(at_s, [one.pss_bytes for one in used])
     private = slope_per_s(at_s, [one.private_bytes for one in used])
-    pages = list(accumulate((one.pages_bytes for one in used), max, initial=had_pages_bytes))[1:]
-    own = slope_per_s(at_s, [one.pss_bytes - most for one, most in zip(used, pages, strict=True)])
+    held = (one.cached_bytes for one in used)
+    cached = list(accumulate(held, max, initial=had_cached_bytes))[1:]
+    own = slope_per_s(at_s, [one.pss_bytes - most for one, most in zip(used, cached, strict=True)])
     pss_bytes = statistics.median(one.pss_bytes for one in used)
     private_bytes = statistics.median(one.private_bytes for one in used)
     fifth = max(1, len(used) // 5)
@@ -269,7 +276,7 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample], had_pages_bytes: int
         round(pss * seconds),
         round(own * 3600 / pss_bytes * 100, 2),
         round(own * seconds),
-        round(pages[-1] / (1 << 20), 1),
+        round(cached[-1] / (1 << 20), 1),
         (
             statistics.median(one.handles for one in first),
             statistics.median(one.handles for one in last),

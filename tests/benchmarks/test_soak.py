@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from websockets.asyncio.server import serve
 
 from benchmarks.live.memory import session
@@ -20,11 +21,13 @@ from benchmarks.serving.soak_callers import Asked, End, _said, question
 from benchmarks.serving.soak_processes import (
     Sample,
     Usage,
+    cached_bytes_of,
     children_of,
-    pages_bytes_of,
     trends,
     usage_of,
 )
+from izwi_api.http.metrics import EngineFigures
+from tests.api.conftest import FakeEngine
 
 _MIB = 1 << 20
 
@@ -91,7 +94,7 @@ def test_connections_count_once_their_callers_have_left() -> None:
         assert handles() == before
 
 
-def test_pages_are_counted_on_the_device_and_in_host_memory() -> None:
+def test_all_that_bounded_caches_hold_is_counted() -> None:
     def lines(name: str, *values: float) -> str:
         labels = ('model="a",replica="0"', 'model="b",replica="0"', 'model="a",replica="1"')
         return "".join(
@@ -101,20 +104,29 @@ def test_pages_are_counted_on_the_device_and_in_host_memory() -> None:
 
     text = lines("pages", 10, 20, 10) + lines("free_pages", 4, 19, 10)
     text += lines("host_pages", 0, 2, 0) + lines("page_bytes", 100, 1000, 100)
-    assert pages_bytes_of(text) == {"engine 0": 6 * 100 + 3 * 1000, "engine 1": 0}
+    text += lines("encoded_bytes", 7, 0, 50) + lines("saved_state_bytes", 0, 11, 5)
+    assert cached_bytes_of(text) == {"engine 0": 6 * 100 + 7 + 3 * 1000 + 11, "engine 1": 55}
+
+
+def test_a_server_shows_each_figure_of_its_caches() -> None:
+    figures = FakeEngine(alive=True)
+    registry = CollectorRegistry()
+    registry.register(EngineFigures(figures))
+    text = generate_latest(registry).decode()
+    assert cached_bytes_of(text) == {"engine 0": 7 * 7 + 7 + 7}
 
 
 @pytest.mark.parametrize(
-    ("pages_mib", "leak_mib", "has_grown"), [(20, 0, False), (20, 5, True), (0, 5, True)]
+    ("cached_mib", "leak_mib", "has_grown"), [(20, 0, False), (20, 5, True), (0, 5, True)]
 )
-def test_pages_that_fill_up_are_no_leak(pages_mib: int, leak_mib: int, has_grown: bool) -> None:
+def test_caches_that_fill_up_are_no_leak(cached_mib: int, leak_mib: int, has_grown: bool) -> None:
     # the pages are used in turn, and those that are free again stay touched
     samples = []
     for place in range(40):
-        touched = pages_mib * _MIB * place // 40
-        in_pages = touched if place % 2 == 0 else 0
+        touched = cached_mib * _MIB * place // 40
+        cached = touched if place % 2 == 0 else 0
         pss = 100 * _MIB + touched + leak_mib * _MIB * place // 40
-        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, in_pages)}
+        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, cached)}
         samples.append(Sample(60.0 * place, True, used, 0.0))
     (trend,) = trends(samples, 600.0)
     assert trend.has_grown(1.0) is has_grown
