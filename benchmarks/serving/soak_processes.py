@@ -38,7 +38,9 @@ class Usage(NamedTuple):
 
     Attributes:
         pss_bytes: Its memory, and of what it shares with others its share.
-        private_bytes: Its memory that no other process has.
+        anonymous_bytes: Of these, what is in no file. Pages of files, such as libraries and
+            checkpoints, belong to the system's cache, which drops them when memory is needed, and
+            a process's share of them changes with whatever else runs on the machine.
         handles: Open files, sockets and pipes, without the connections of callers who are there.
         threads: Its threads.
         cpu_s: Processor time so far.
@@ -48,7 +50,7 @@ class Usage(NamedTuple):
     """
 
     pss_bytes: int
-    private_bytes: int
+    anonymous_bytes: int
     handles: int
     threads: int
     cpu_s: float
@@ -163,7 +165,7 @@ def usage_of(pid: int, port: int, cached_bytes: int = 0) -> Usage:
     folder = Path(f"/proc/{pid}")
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    private = kib["Private_Clean"] + kib["Private_Dirty"]
+    anonymous = kib["Pss_Anon"] + kib["Pss_Shmem"]
     stat = _stat(folder)
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     handles = 0
@@ -171,7 +173,7 @@ def usage_of(pid: int, port: int, cached_bytes: int = 0) -> Usage:
     for file in (folder / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             handles += str(file.readlink()) not in callers
-    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s, cached_bytes)
+    return Usage(kib["Pss"] << 10, anonymous << 10, handles, int(stat[17]), cpu_s, cached_bytes)
 
 
 def _machine_busy_s() -> float:
@@ -201,11 +203,11 @@ class Trend:
         name: Of the process.
         minutes: How long it was looked at.
         pss_mib: Median.
+        anonymous_mib: Median of what is in no file.
         pss_percent_per_hour: Slope of its memory, of the median.
-        private_percent_per_hour: The same of the memory that it does not share.
-        pss_growth_bytes: Slope times the time.
-        own_percent_per_hour: As `pss_percent_per_hour`, of its memory without the most that its
-            caches have held so far.
+        anonymous_percent_per_hour: The same of what is in no file.
+        own_percent_per_hour: Slope of what is in no file without the most that its caches have held
+            so far, of the median of what is in no file.
         own_growth_bytes: That slope times the time.
         caches_mib: The most that its caches have held, in the end.
         handles: Median in the first fifth of the time, and in the last.
@@ -215,9 +217,9 @@ class Trend:
     name: str
     minutes: float
     pss_mib: float
+    anonymous_mib: float
     pss_percent_per_hour: float
-    private_percent_per_hour: float
-    pss_growth_bytes: float
+    anonymous_percent_per_hour: float
     own_percent_per_hour: float
     own_growth_bytes: float
     caches_mib: float
@@ -258,23 +260,22 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample], had_cached_bytes: in
     at_s = [one.at_s for one in counted]
     used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
-    pss = slope_per_s(at_s, [one.pss_bytes for one in used])
-    private = slope_per_s(at_s, [one.private_bytes for one in used])
     held = (one.cached_bytes for one in used)
     cached = list(accumulate(held, max, initial=had_cached_bytes))[1:]
-    own = slope_per_s(at_s, [one.pss_bytes - most for one, most in zip(used, cached, strict=True)])
+    anonymous = [one.anonymous_bytes for one in used]
+    own = slope_per_s(at_s, [all_ - most for all_, most in zip(anonymous, cached, strict=True)])
     pss_bytes = statistics.median(one.pss_bytes for one in used)
-    private_bytes = statistics.median(one.private_bytes for one in used)
+    anonymous_bytes = statistics.median(anonymous)
     fifth = max(1, len(used) // 5)
     first, last = used[:fifth], used[-fifth:]
     return Trend(
         who[0],
         round(seconds / 60, 1),
         round(pss_bytes / (1 << 20), 1),
-        round(pss * 3600 / pss_bytes * 100, 2),
-        round(private * 3600 / private_bytes * 100, 2),
-        round(pss * seconds),
-        round(own * 3600 / pss_bytes * 100, 2),
+        round(anonymous_bytes / (1 << 20), 1),
+        _percent_per_hour(slope_per_s(at_s, [one.pss_bytes for one in used]), pss_bytes),
+        _percent_per_hour(slope_per_s(at_s, anonymous), anonymous_bytes),
+        _percent_per_hour(own, anonymous_bytes),
         round(own * seconds),
         round(cached[-1] / (1 << 20), 1),
         (
@@ -286,3 +287,7 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample], had_cached_bytes: in
             statistics.median(one.threads for one in last),
         ),
     )
+
+
+def _percent_per_hour(bytes_per_s: float, of_bytes: float) -> float:
+    return round(bytes_per_s * 3600 / of_bytes * 100, 2)

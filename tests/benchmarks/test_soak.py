@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from websockets.asyncio.server import serve
@@ -130,6 +132,21 @@ def test_caches_that_fill_up_are_no_leak(cached_mib: int, leak_mib: int, has_gro
         samples.append(Sample(60.0 * place, True, used, 0.0))
     (trend,) = trends(samples, 600.0)
     assert trend.has_grown(1.0) is has_grown
+
+
+def test_memory_of_files_is_no_leak(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_bytes(bytes(32 * _MIB))
+    before = usage_of(os.getpid(), 0)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[place] for place in range(0, 32 * _MIB, 4096)) == 0
+        read = usage_of(os.getpid(), 0)
+    filled = np.full(32 * _MIB, 1, np.uint8)
+    made = usage_of(os.getpid(), 0)
+    assert read.pss_bytes - before.pss_bytes > 24 * _MIB
+    assert abs(read.anonymous_bytes - before.anonymous_bytes) < 8 * _MIB
+    assert made.anonymous_bytes - before.anonymous_bytes > 24 * _MIB
+    assert filled[-1] == 1
 
 
 def test_children_are_found_on_any_kernel() -> None:
