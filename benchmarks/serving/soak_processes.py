@@ -144,8 +144,8 @@ def cached_bytes_of(metrics: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for (engine, _), figures in found.items():
         pages = figures["pages"] - figures["free_pages"] + figures["host_pages"]
-        held = pages * figures["page_bytes"] + figures["encoded_bytes"]
-        sizes[engine] = sizes.get(engine, 0) + round(held + figures["saved_state_bytes"])
+        cached = pages * figures["page_bytes"] + figures["encoded_bytes"]
+        sizes[engine] = sizes.get(engine, 0) + round(cached + figures["saved_state_bytes"])
     return sizes
 
 
@@ -260,8 +260,8 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample], had_cached_bytes: in
     at_s = [one.at_s for one in counted]
     used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
-    held = (one.cached_bytes for one in used)
-    cached = list(accumulate(held, max, initial=had_cached_bytes))[1:]
+    so_far = (one.cached_bytes for one in used)
+    cached = list(accumulate(so_far, max, initial=had_cached_bytes))[1:]
     anonymous = [one.anonymous_bytes for one in used]
     own = slope_per_s(at_s, [all_ - most for all_, most in zip(anonymous, cached, strict=True)])
     pss_bytes = statistics.median(one.pss_bytes for one in used)
