@@ -15,7 +15,6 @@ import typer
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import ApiKey, ServerUrl
 from izwi_api.console import report_failures
-from izwi_api.http.auth import PROBES
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -132,7 +131,7 @@ def summary(interval: Interval) -> list[tuple[str, str]]:
     failed = sum(
         interval.grown(_REQUESTS, **of)
         for of in map(dict, now.samples.get(_REQUESTS, {}))
-        if of["status"].startswith("5") and of["route"] not in PROBES
+        if of["status"].startswith("5") and of["route"] not in _PROBES
     )
     latency = [
         _ms(interval.quantile("izwi_live_latency_seconds", share, until="audio"))
@@ -277,6 +276,7 @@ async def _watch(
 _ANY_WIDTH = 10_000
 _STATES: Iterable[str] = ("running", "waiting", "paused")
 _REQUESTS = "izwi_http_requests_total"
+_PROBES = ("/livez", "/readyz")
 
 
 def _number(value: float | None) -> str:

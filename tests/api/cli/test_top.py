@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from izwi_api.cli.top import COLUMNS, Interval, Reading, quantile, row, screen, summary
+from izwi_api.http.auth import PROBES
 
 BEFORE = """
 # TYPE izwi_engine_steps counter
@@ -180,8 +181,9 @@ izwi_engine_wait_seconds_total{{model="tts"}} {seconds}
 
 
 def test_a_draining_server_has_not_failed_its_probes() -> None:
-    probes = 'izwi_http_requests_total{route="/readyz",status="503"} 9\n'
-    assert dict(summary(interval(NOW + probes)))["failed"] == "2"
+    for route in PROBES:
+        probes = f'izwi_http_requests_total{{route="{route}",status="503"}} 9\n'
+        assert dict(summary(interval(NOW + probes)))["failed"] == "2"
 
 
 def test_the_command_prints_the_figures_of_a_running_server(server, client, cli) -> None:
