@@ -103,6 +103,8 @@ FIGURES: dict[str, Figure] = {
     ),
     "host_pages": _level("Pages in host memory."),
     "disk_pages": _level("Pages on disk."),
+    "encoded_bytes": _level("Bytes of kept results of encoders, so that equal audio runs once."),
+    "saved_state_bytes": _level("Bytes of codec states of preempted streams, in host memory."),
     "step_seconds": _level("Predicted seconds of a step with all running sequences."),
     "least_slack_seconds": _level(
         "Least slack of answers that play: seconds until a listener hears a gap; +Inf without any."

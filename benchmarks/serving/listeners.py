@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +39,14 @@ class Listened:
         total_s: End of the stream.
         audio_s: Seconds of audio received.
         gap_s: Total time that playback had to wait.
+        digest: Of all bytes received.
     """
 
     audible_s: float
     total_s: float
     audio_s: float
     gap_s: float
+    digest: str = ""
 
 
 class NotServed(RuntimeError):
@@ -159,6 +162,7 @@ async def listen(
         body.update(clip)
     began = time.perf_counter()
     audible, received, rest, late = 0.0, 0, b"", 0.0
+    digest = hashlib.sha256()
     silent = b""  # what came before anything was audible
     async with client.post("/v1/audio/speech", json=body) as answer:
         if answer.status != 200:
@@ -166,6 +170,7 @@ async def listen(
             raise NotServed(answer.status, await answer.text(), retry_after)
         async for part in answer.content.iter_any():
             now = time.perf_counter() - began
+            digest.update(part)
             data = rest + part
             whole = len(data) & ~1
             samples, rest = np.frombuffer(data[:whole], "<i2"), data[whole:]
@@ -178,7 +183,8 @@ async def listen(
                 late = max(late, now - audible - (received - start) / _RATE)
             received += len(samples)
     total = time.perf_counter() - began
-    return Listened(audible or total, total, received / _RATE, max(0.0, late))
+    gap_s = max(0.0, late)
+    return Listened(audible or total, total, received / _RATE, gap_s, digest.hexdigest())
 
 
 async def listen_at(

@@ -13,9 +13,12 @@ Every answer is compared with the undisturbed one: of speech each byte, of a liv
 
 Verdicts, after the warm-up:
 
-    memory   of no process that lived through it grew by more than 1 % an hour (PSS, median slope of
-             all pairs of samples) and by more than 0.5 MiB in all, without the pages of keys and
-             values of an engine, which fill up to --kv-mib and --host-mib
+    memory   of no process that lived through it grew by more than 1 % an hour (median slope of all
+             pairs of samples) and by more than 0.5 MiB in all. Counted is what is in no file,
+             shared memory by its share, without what an engine's bounded caches hold: pages of keys
+             and values (up to --kv-mib and --host-mib), results of encoders (64 MiB) and codec
+             states (half of --host-mib). These grow with each new text and clip until they are
+             full, which may take longer than the run, and then stay
     handles  of no process more are open in the last fifth than in the first, without connections
              that their callers have not closed
     answers  none was wrong, cut off, refused or failed
@@ -314,14 +317,15 @@ def picture(options: argparse.Namespace, run: Run) -> None:
         label = who[0] if who[0] not in memory else f"_{who[0]} {who[1]}"  # hidden by the legend
         minutes = [at for at, _ in used]
         colour = colours[who[0]]
-        memory[label] = Curve(minutes, [one.pss_bytes / (1 << 20) for _, one in used], colour)
+        own = [one.anonymous_bytes / (1 << 20) for _, one in used]
+        memory[label] = Curve(minutes, own, colour)
         handles[label] = Curve(minutes, [float(one.handles) for _, one in used], colour)
     times = {kind: _by_minutes(run, kind, begin_s, place) for place, kind in enumerate(COMPARED)}
     draw(
         options.name,
         f"{options.minutes:g} minutes, an engine killed {len(run.killed_s)} times",
         [
-            Panel("minutes", "memory (PSS), MiB", memory, log_y=True),
+            Panel("minutes", "memory in no file, MiB", memory, log_y=True),
             Panel("minutes", "open handles", handles),
             Panel("minutes", "95th percentile, s", times, log_y=True),
         ],

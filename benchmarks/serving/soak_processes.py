@@ -1,7 +1,7 @@
 """What the processes of a server use over time: memory, open files, processor time.
 
-Pages of keys and values fill up to their bound for as long as prompts are new, and connections come
-and go with their callers: both are counted apart, because neither is a leak.
+An engine's caches fill up to their bounds for as long as prompts and audio are new, and connections
+come and go with their callers: both are counted apart, because neither is a leak.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from izwi_api.serve.operator_socket import ListReplicas, ask_supervisor
 _PROGRAMS = ("engine_process", "api_server_process", "decode_worker", "grammar_worker")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ESTABLISHED = "01"  # as /proc/net/tcp writes the state of a connection
+_OF_CACHES = (
+    *("pages", "free_pages", "host_pages", "page_bytes"),
+    *("encoded_bytes", "saved_state_bytes"),
+)
 # Memory moves by this much without a reason: an allocator's arenas, a cache of the interpreter.
 NOISE_BYTES = 512 << 10
 
@@ -34,20 +38,23 @@ class Usage(NamedTuple):
 
     Attributes:
         pss_bytes: Its memory, and of what it shares with others its share.
-        private_bytes: Its memory that no other process has.
+        anonymous_bytes: Of these, what is in no file. Pages of files, such as libraries and
+            checkpoints, belong to the system's cache, which drops them when memory is needed, and
+            a process's share of them changes with whatever else runs on the machine.
         handles: Open files, sockets and pipes, without the connections of callers who are there.
         threads: Its threads.
         cpu_s: Processor time so far.
-        pages_bytes: Of an engine, its pages of keys and values that hold something, on the device
-            and in host memory. Both are bounded; a page that is free again stays touched.
+        cached_bytes: Of an engine, what its bounded caches hold: pages of keys and values on the
+            device and in host memory, results of encoders, and codec states of preempted streams.
+            A page that is free again stays touched.
     """
 
     pss_bytes: int
-    private_bytes: int
+    anonymous_bytes: int
     handles: int
     threads: int
     cpu_s: float
-    pages_bytes: int = 0
+    cached_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,11 @@ def sample(supervisor: int, port: int, key: str) -> Sample:
     engines = {replica.pid: replica.replica for replica in replicas}
     headers = {"authorization": f"Bearer {key}"}
     metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=60.0)
-    pages_bytes = pages_bytes_of(metrics.raise_for_status().text)
+    cached_bytes = cached_bytes_of(metrics.raise_for_status().text)
     used = {}
     for name, pid in _named(supervisor, engines):
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            used[name, pid] = usage_of(pid, port, pages_bytes.get(name, 0))
+            used[name, pid] = usage_of(pid, port, cached_bytes.get(name, 0))
     is_whole = all(replica.status == "ready" for replica in replicas)
     return Sample(time.monotonic(), is_whole, used, _machine_busy_s())
 
@@ -125,19 +132,20 @@ def _stat(folder: Path) -> list[str]:
     return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
-def pages_bytes_of(metrics: str) -> dict[str, int]:
-    """Return the bytes of pages that hold something, by the name of the engine."""
+def cached_bytes_of(metrics: str) -> dict[str, int]:
+    """Return what bounded caches hold, by the name of the engine."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for family in text_string_to_metric_families(metrics):
         name = family.name.removeprefix("izwi_engine_")
-        if name in ("pages", "free_pages", "host_pages", "page_bytes"):
+        if name in _OF_CACHES:
             for one in family.samples:
                 who = f"engine {one.labels.get('replica', '0')}", one.labels["model"]
                 found.setdefault(who, {})[name] = one.value
     sizes: dict[str, int] = {}
-    for (engine, _), counts in found.items():
-        used = counts["pages"] - counts["free_pages"] + counts.get("host_pages", 0.0)
-        sizes[engine] = sizes.get(engine, 0) + round(used * counts["page_bytes"])
+    for (engine, _), figures in found.items():
+        pages = figures["pages"] - figures["free_pages"] + figures["host_pages"]
+        cached = pages * figures["page_bytes"] + figures["encoded_bytes"]
+        sizes[engine] = sizes.get(engine, 0) + round(cached + figures["saved_state_bytes"])
     return sizes
 
 
@@ -152,12 +160,12 @@ def _of_callers(port: int) -> set[str]:
     return found
 
 
-def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
+def usage_of(pid: int, port: int, cached_bytes: int = 0) -> Usage:
     """Look at one process of a server that listens on a port. Raises OSError if it has ended."""
     folder = Path(f"/proc/{pid}")
     lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    private = kib["Private_Clean"] + kib["Private_Dirty"]
+    anonymous = kib["Pss_Anon"] + kib["Pss_Shmem"]
     stat = _stat(folder)
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     handles = 0
@@ -165,7 +173,7 @@ def usage_of(pid: int, port: int, pages_bytes: int = 0) -> Usage:
     for file in (folder / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             handles += str(file.readlink()) not in callers
-    return Usage(kib["Pss"] << 10, private << 10, handles, int(stat[17]), cpu_s, pages_bytes)
+    return Usage(kib["Pss"] << 10, anonymous << 10, handles, int(stat[17]), cpu_s, cached_bytes)
 
 
 def _machine_busy_s() -> float:
@@ -195,13 +203,13 @@ class Trend:
         name: Of the process.
         minutes: How long it was looked at.
         pss_mib: Median.
+        anonymous_mib: Median of what is in no file.
         pss_percent_per_hour: Slope of its memory, of the median.
-        private_percent_per_hour: The same of the memory that it does not share.
-        pss_growth_bytes: Slope times the time.
-        own_percent_per_hour: As `pss_percent_per_hour`, of its memory without the most that its
-            pages of keys and values have held so far.
+        anonymous_percent_per_hour: The same of what is in no file.
+        own_percent_per_hour: Slope of what is in no file without the most that its caches have held
+            so far, of the median of what is in no file.
         own_growth_bytes: That slope times the time.
-        pages_mib: The most that its pages have held, in the end.
+        caches_mib: The most that its caches have held, in the end.
         handles: Median in the first fifth of the time, and in the last.
         threads: The same.
     """
@@ -209,17 +217,17 @@ class Trend:
     name: str
     minutes: float
     pss_mib: float
+    anonymous_mib: float
     pss_percent_per_hour: float
-    private_percent_per_hour: float
-    pss_growth_bytes: float
+    anonymous_percent_per_hour: float
     own_percent_per_hour: float
     own_growth_bytes: float
-    pages_mib: float
+    caches_mib: float
     handles: tuple[float, float]
     threads: tuple[float, float]
 
     def has_grown(self, percent_per_hour: float) -> bool:
-        """Return whether memory besides pages grows faster than this, by more than noise."""
+        """Return whether memory besides caches grows faster than this, by more than noise."""
         is_steep = self.own_percent_per_hour > percent_per_hour
         return is_steep and self.own_growth_bytes > NOISE_BYTES
 
@@ -241,35 +249,35 @@ def trends(samples: Sequence[Sample], from_s: float) -> list[Trend]:
         return []
     lived = set.intersection(*(set(one.used) for one in counted))
     before = [one for one in samples if one.at_s < from_s]
-    return [_trend(who, counted, _most_pages(who, before)) for who in sorted(lived)]
+    return [_trend(who, counted, _most_cached(who, before)) for who in sorted(lived)]
 
 
-def _most_pages(who: tuple[str, int], samples: Sequence[Sample]) -> int:
-    return max((one.used[who].pages_bytes for one in samples if who in one.used), default=0)
+def _most_cached(who: tuple[str, int], samples: Sequence[Sample]) -> int:
+    return max((one.used[who].cached_bytes for one in samples if who in one.used), default=0)
 
 
-def _trend(who: tuple[str, int], counted: Sequence[Sample], had_pages_bytes: int) -> Trend:
+def _trend(who: tuple[str, int], counted: Sequence[Sample], had_cached_bytes: int) -> Trend:
     at_s = [one.at_s for one in counted]
     used = [one.used[who] for one in counted]
     seconds = at_s[-1] - at_s[0]
-    pss = slope_per_s(at_s, [one.pss_bytes for one in used])
-    private = slope_per_s(at_s, [one.private_bytes for one in used])
-    pages = list(accumulate((one.pages_bytes for one in used), max, initial=had_pages_bytes))[1:]
-    own = slope_per_s(at_s, [one.pss_bytes - most for one, most in zip(used, pages, strict=True)])
+    so_far = (one.cached_bytes for one in used)
+    cached = list(accumulate(so_far, max, initial=had_cached_bytes))[1:]
+    anonymous = [one.anonymous_bytes for one in used]
+    own = slope_per_s(at_s, [all_ - most for all_, most in zip(anonymous, cached, strict=True)])
     pss_bytes = statistics.median(one.pss_bytes for one in used)
-    private_bytes = statistics.median(one.private_bytes for one in used)
+    anonymous_bytes = statistics.median(anonymous)
     fifth = max(1, len(used) // 5)
     first, last = used[:fifth], used[-fifth:]
     return Trend(
         who[0],
         round(seconds / 60, 1),
         round(pss_bytes / (1 << 20), 1),
-        round(pss * 3600 / pss_bytes * 100, 2),
-        round(private * 3600 / private_bytes * 100, 2),
-        round(pss * seconds),
-        round(own * 3600 / pss_bytes * 100, 2),
+        round(anonymous_bytes / (1 << 20), 1),
+        _percent_per_hour(slope_per_s(at_s, [one.pss_bytes for one in used]), pss_bytes),
+        _percent_per_hour(slope_per_s(at_s, anonymous), anonymous_bytes),
+        _percent_per_hour(own, anonymous_bytes),
         round(own * seconds),
-        round(pages[-1] / (1 << 20), 1),
+        round(cached[-1] / (1 << 20), 1),
         (
             statistics.median(one.handles for one in first),
             statistics.median(one.handles for one in last),
@@ -279,3 +287,7 @@ def _trend(who: tuple[str, int], counted: Sequence[Sample], had_pages_bytes: int
             statistics.median(one.threads for one in last),
         ),
     )
+
+
+def _percent_per_hour(bytes_per_s: float, of_bytes: float) -> float:
+    return round(bytes_per_s * 3600 / of_bytes * 100, 2)

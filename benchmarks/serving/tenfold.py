@@ -3,8 +3,8 @@
 A closed loop finds how many requests a second the embedded voice speaks on this machine. Then
 requests arrive at random times (Poisson) at multiples of that rate; listeners leave when nothing
 has come for `--patience-s`. The server has the settings of `izwi serve`, but for `--max-wait-ms`.
-Behind each level the queue empties, and a few requests at half the rate show whether all is as
-before.
+Behind each level the queue empties, a few requests at half the rate show whether all is as before,
+and some of the answers that were given under load are asked for again, and compared by byte.
 
 With --simulated a GPU is loaded on paper, too, at multiples of the requests a second for which
 docs/scale.md plans it. Listeners on paper do not leave.
@@ -41,6 +41,7 @@ from izwi.router.options import RouterOptions
 _LOOK_EVERY_S = 0.5
 _QUEUE_EMPTIES_S = 120.0
 _CALM_S, _CALM_SHARE = 4.0, 0.5
+_MOST_COMPARED = 8
 _PLANNED_PER_S = 60.0  # of a GPU, as in docs/scale.md
 
 
@@ -134,8 +135,15 @@ async def _ask(client: aiohttp.ClientSession, number: int, at_s: float) -> Ended
     return Ended(time.monotonic() - began_s, heard, refusal, has_left)
 
 
-async def level(server: Server, per_s: float, seconds: float, patience_s: float) -> dict[str, Any]:
-    """Send requests at a rate, and wait until each has ended; return a row."""
+class Level(NamedTuple):
+    """What was seen of one level: its row, and how each request ended, by its seed."""
+
+    row: dict[str, Any]
+    ended: Sequence[Ended]
+
+
+async def level(server: Server, per_s: float, seconds: float, patience_s: float) -> Level:
+    """Send requests at a rate, and wait until each has ended."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=patience_s)
     connector = aiohttp.TCPConnector(limit=0)
     seen: list[Seen] = []
@@ -152,11 +160,23 @@ async def level(server: Server, per_s: float, seconds: float, patience_s: float)
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
-    return row_of(per_s, wall_s, ended) | {
+    row = row_of(per_s, wall_s, ended) | {
         "waiting_most": max(one.waiting for one in seen),
         "memory_mib_most": round(max(one.pss_bytes for one in seen) / (1 << 20), 1),
         "handles_most": max(one.handles for one in seen),
     }
+    return Level(row, ended)
+
+
+async def compare(url: str, ended: Sequence[Ended]) -> dict[str, int]:
+    """Ask again for some of what was served, one after the other; count what differs."""
+    served = [(seed, one.heard) for seed, one in enumerate(ended) if one.heard is not None]
+    every = max(1, len(served) // _MOST_COMPARED)
+    chosen = served[::every][:_MOST_COMPARED]
+    async with aiohttp.ClientSession(url) as client:
+        again = [(await listen(client, EMBEDDED, seed)).digest for seed, _ in chosen]
+    differ = sum(heard.digest != digest for (_, heard), digest in zip(chosen, again, strict=True))
+    return {"compared": len(chosen), "wrong": differ}
 
 
 def row_of(per_s: float, wall_s: float, ended: Sequence[Ended]) -> dict[str, Any]:
@@ -192,9 +212,10 @@ async def measure(server: Server, options: argparse.Namespace) -> list[dict[str,
         loaded = await level(server, factor * capacity, options.seconds, options.patience_s)
         emptied_s = await _until_empty(server)
         calm = await level(server, _CALM_SHARE * capacity, _CALM_S, options.patience_s)
+        load = loaded.row | await compare(server.url, loaded.ended)
         rows += [
-            {"measured": "load", "of_capacity": factor, **loaded, "queue_empty_after_s": emptied_s},
-            {"measured": "after", "of_capacity": factor, **calm, **_seen_row(server)},
+            {"measured": "load", "of_capacity": factor, **load, "queue_empty_after_s": emptied_s},
+            {"measured": "after", "of_capacity": factor, **calm.row, **_seen_row(server)},
         ]
         print(*rows[-2:], sep="\n", flush=True)
     return rows

@@ -110,6 +110,8 @@ class ModelWorker:
             **self.runner.budget.figures,
             "host_pages": self.runner.store.num_host,
             "disk_pages": self.runner.store.num_disk,
+            "encoded_bytes": self.runner.encoded_bytes,
+            "saved_state_bytes": self.runner.states.num_saved_bytes,
             "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
             "prefix_positions_asked": memory.positions_asked,
             "prefix_positions_hit": memory.positions_hit,

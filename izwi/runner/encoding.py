@@ -15,11 +15,15 @@ from izwi.runner.batch import run_each
 
 
 class EncodedCache:
-    """An LRU cache of encoder results with a maximum size in bytes."""
+    """An LRU cache of encoder results with a maximum size in bytes.
+
+    Attributes:
+        num_bytes: Bytes of the results that it holds.
+    """
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self.num_bytes = 0
         self._results: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
 
     def get(self, piece: EncodeInput) -> Any | None:
@@ -36,10 +40,10 @@ class EncodedCache:
         if key in self._results or num_bytes > self._max_bytes:
             return
         self._results[key] = result, num_bytes
-        self._bytes += num_bytes
-        while self._bytes > self._max_bytes:
+        self.num_bytes += num_bytes
+        while self.num_bytes > self._max_bytes:
             _, (_, freed) = self._results.popitem(last=False)
-            self._bytes -= freed
+            self.num_bytes -= freed
 
 
 class Encoders:

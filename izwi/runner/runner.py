@@ -123,8 +123,10 @@ class Runner:
         self._graphs = None
         if config.graphs:
             self._graphs = backend.capture(model, self._kv, self._arena, self._sampling, config)
-        cache = EncodedCache(budget.encoded_bytes)
-        self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
+        self._encoded = EncodedCache(budget.encoded_bytes)
+        self._encoders = Encoders(
+            model, backend, config.max_step_encodes, self._encoded, self._graphs
+        )
         if self._graphs is not None:
             with backend.running():
                 run_examples(model, self._kv, self._encoders.encode_plain, self._run_plain)
@@ -143,6 +145,11 @@ class Runner:
     def kv(self) -> PagedKV:
         """This rank's pages."""
         return self._kv
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of the kept results of encoders."""
+        return self._encoded.num_bytes
 
     @property
     def codec_overlaps(self) -> bool:

@@ -75,12 +75,16 @@ class TieredPages:
 
 
 class TieredStates:
-    """Implements `izwi.scheduler.codec_rows.CodecRowStore` over an arena and some host memory."""
+    """Implements `izwi.scheduler.codec_rows.CodecRowStore` over an arena and some host memory.
+
+    Attributes:
+        num_saved_bytes: Bytes of the rows that it holds in host memory.
+    """
 
     def __init__(self, arena: StateArena, host_bytes: int):
         self._arena, self._host_bytes = arena, host_bytes
         self._saved: OrderedDict[int, SavedRow] = OrderedDict()  # oldest first
-        self._bytes = 0
+        self.num_saved_bytes = 0
         self._handles = count()
 
     @property
@@ -103,8 +107,8 @@ class TieredStates:
             return None
         handle = next(self._handles)
         self._saved[handle] = saved
-        self._bytes += saved.num_bytes
-        while self._bytes > self._host_bytes:
+        self.num_saved_bytes += saved.num_bytes
+        while self.num_saved_bytes > self._host_bytes:
             self.forget(next(iter(self._saved)))
         return handle
 
@@ -120,4 +124,4 @@ class TieredStates:
         """Drop a saved row; do nothing if it was evicted."""
         saved = self._saved.pop(handle, None)
         if saved is not None:
-            self._bytes -= saved.num_bytes
+            self.num_saved_bytes -= saved.num_bytes

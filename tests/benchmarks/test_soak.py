@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -11,7 +12,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from websockets.asyncio.server import serve
 
 from benchmarks.live.memory import session
@@ -20,11 +23,13 @@ from benchmarks.serving.soak_callers import Asked, End, _said, question
 from benchmarks.serving.soak_processes import (
     Sample,
     Usage,
+    cached_bytes_of,
     children_of,
-    pages_bytes_of,
     trends,
     usage_of,
 )
+from izwi_api.http.metrics import EngineFigures
+from tests.api.conftest import FakeEngine
 
 _MIB = 1 << 20
 
@@ -91,7 +96,7 @@ def test_connections_count_once_their_callers_have_left() -> None:
         assert handles() == before
 
 
-def test_pages_are_counted_on_the_device_and_in_host_memory() -> None:
+def test_all_that_bounded_caches_hold_is_counted() -> None:
     def lines(name: str, *values: float) -> str:
         labels = ('model="a",replica="0"', 'model="b",replica="0"', 'model="a",replica="1"')
         return "".join(
@@ -101,23 +106,47 @@ def test_pages_are_counted_on_the_device_and_in_host_memory() -> None:
 
     text = lines("pages", 10, 20, 10) + lines("free_pages", 4, 19, 10)
     text += lines("host_pages", 0, 2, 0) + lines("page_bytes", 100, 1000, 100)
-    assert pages_bytes_of(text) == {"engine 0": 6 * 100 + 3 * 1000, "engine 1": 0}
+    text += lines("encoded_bytes", 7, 0, 50) + lines("saved_state_bytes", 0, 11, 5)
+    assert cached_bytes_of(text) == {"engine 0": 6 * 100 + 7 + 3 * 1000 + 11, "engine 1": 55}
+
+
+def test_a_server_shows_each_figure_of_its_caches() -> None:
+    figures = FakeEngine(alive=True)
+    registry = CollectorRegistry()
+    registry.register(EngineFigures(figures))
+    text = generate_latest(registry).decode()
+    assert cached_bytes_of(text) == {"engine 0": 7 * 7 + 7 + 7}
 
 
 @pytest.mark.parametrize(
-    ("pages_mib", "leak_mib", "has_grown"), [(20, 0, False), (20, 5, True), (0, 5, True)]
+    ("cached_mib", "leak_mib", "has_grown"), [(20, 0, False), (20, 5, True), (0, 5, True)]
 )
-def test_pages_that_fill_up_are_no_leak(pages_mib: int, leak_mib: int, has_grown: bool) -> None:
+def test_caches_that_fill_up_are_no_leak(cached_mib: int, leak_mib: int, has_grown: bool) -> None:
     # the pages are used in turn, and those that are free again stay touched
     samples = []
     for place in range(40):
-        touched = pages_mib * _MIB * place // 40
-        in_pages = touched if place % 2 == 0 else 0
+        touched = cached_mib * _MIB * place // 40
+        cached = touched if place % 2 == 0 else 0
         pss = 100 * _MIB + touched + leak_mib * _MIB * place // 40
-        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, in_pages)}
+        used = {("engine 0", 7): Usage(pss, pss, 24, 9, 0.0, cached)}
         samples.append(Sample(60.0 * place, True, used, 0.0))
     (trend,) = trends(samples, 600.0)
     assert trend.has_grown(1.0) is has_grown
+
+
+def test_memory_of_files_is_no_leak(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_bytes(bytes(32 * _MIB))
+    before = usage_of(os.getpid(), 0)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[place] for place in range(0, 32 * _MIB, 4096)) == 0
+        read = usage_of(os.getpid(), 0)
+    filled = np.full(32 * _MIB, 1, np.uint8)
+    made = usage_of(os.getpid(), 0)
+    assert read.pss_bytes - before.pss_bytes > 24 * _MIB
+    assert abs(read.anonymous_bytes - before.anonymous_bytes) < 8 * _MIB
+    assert made.anonymous_bytes - before.anonymous_bytes > 24 * _MIB
+    assert filled[-1] == 1
 
 
 def test_children_are_found_on_any_kernel() -> None:

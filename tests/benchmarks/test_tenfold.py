@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import aiohttp
 import numpy as np
 from aiohttp import web
 
-from benchmarks.serving.tenfold import Ended, _ask, row_of
+from benchmarks.serving.listeners import Listened
+from benchmarks.serving.tenfold import Ended, _ask, compare, row_of
 
 _LOUD = np.full(24_000, 8000, "<i2").tobytes()
 
@@ -54,3 +56,22 @@ def test_a_level_in_which_nobody_was_served_has_a_row() -> None:
     row = row_of(10.0, 2.0, [Ended(1.0, has_left=True)])
     assert (row["served"], row["left"], row["failed"]) == (0, 1, 0)
     assert "ttfa_ms_p50" not in row
+
+
+async def test_answers_that_differ_from_the_undisturbed_ones_are_counted() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=_LOUD)
+
+    app = web.Application()
+    app.router.add_post("/v1/audio/speech", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    digest = hashlib.sha256(_LOUD).hexdigest()
+    digests = (digest, "", "another", digest)
+    ended = [Ended(1.0, Listened(0.1, 1.0, 1.0, 0.0, one) if one else None) for one in digests]
+    try:
+        assert await compare(site.name, ended) == {"compared": 3, "wrong": 1}
+    finally:
+        await runner.cleanup()

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from izwi.metrics import LOAD_KEYS
+from izwi_api.http.auth import PROBES
 from izwi_api.http.metrics import EngineFigures, HttpMetrics
 from izwi_api.telemetry.device_figures import DeviceFigures
 
@@ -67,6 +68,17 @@ def test_metrics_of_alerts_and_panels_exist(known) -> None:
     names = {name for text in asked for name in NAME.findall(text)} - LABELS
     assert len(names) > 30
     assert names <= known
+
+
+def test_what_fails_is_counted_without_probes_and_readings_of_metrics() -> None:
+    """A draining server answers /readyz with 503, and no request has failed."""
+    asked = [rule["expr"] for rule in alerts()] + expressions()
+    series = [of for text in asked for of in re.findall(r"izwi_http_requests_total{([^}]*)}", text)]
+    of_statuses = [of for of in series if "status" in of]
+    assert len(of_statuses) == 3
+    for of in of_statuses:
+        (routes,) = re.findall(r'route!~"([^"]*)"', of)
+        assert set(routes.split("|")) == PROBES | {"/metrics"}
 
 
 def test_metrics_of_the_page_exist_and_it_lists_all_metrics(known) -> None:

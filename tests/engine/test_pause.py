@@ -47,11 +47,13 @@ def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     assert sequence_of(world, "a").audio.state_row is None, "nothing was evicted"
     load = world.engine.load["toy"]
     assert (load["pages_demoted"] > 0) == (host_bytes > 0)
+    assert (load["saved_state_bytes"] > 0) == (host_bytes > 0)
     world.engine.resume("a")
     world.run()
     assert world.logs["a"].pcm == alone(request, backend=backend).pcm
     assert world.logs["a"].entries == alone(request, backend=backend).entries
     assert (world.engine.load["toy"]["pages_promoted"] > 0) == (host_bytes > 0)
+    assert world.engine.load["toy"]["saved_state_bytes"] == 0
     world.check_nothing_is_lost()
 
 

@@ -107,15 +107,18 @@ def test_equal_audio_is_encoded_once_and_other_audio_shares_nothing() -> None:
     other = EncodeInput("clip", -clip.values)
     assert clip.digest == EncodeInput("clip", clip.values.copy()).digest != other.digest
     world = World()
-    before = SPEECH.num_encoded
+    before, kept_bytes = SPEECH.num_encoded, []
     for i, audio in enumerate((clip, clip, other)):
         made = toy_request(str(i), 1, seed=5, frames=8)
         made = replace(made, prompt=ToyPrompt(SHARED[:9], (audio,)))
         world.submit(made)
         world.run()
         assert world.logs[str(i)].entries == alone(made).entries
+        kept_bytes.append(world.engine.load["toy"]["encoded_bytes"])
     assert world.logs["0"].entries == world.logs["1"].entries != world.logs["2"].entries
     assert SPEECH.num_encoded - before == 2 + 3, "two in this world, one in each world alone"
+    assert kept_bytes[0] > 0
+    assert kept_bytes == [kept_bytes[0], kept_bytes[0], 2 * kept_bytes[0]]
 
 
 def test_uncacheable_request_frees_its_pages() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,8 @@ from izwi_api.cli.options import ApiKey, ServerUrl
 from izwi_api.console import report_failures
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
+    from rich.table import Table
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -126,10 +127,11 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 def summary(interval: Interval) -> list[tuple[str, str]]:
     """Return what is shown of the whole server: names and values."""
     now = interval.now
+    # a probe's 503 says that a server drains: no caller's request failed
     failed = sum(
-        interval.grown("izwi_http_requests_total", status=status)
-        for status in {dict(series)["status"] for series in now.samples.get(_REQUESTS, {})}
-        if status.startswith("5")
+        interval.grown(_REQUESTS, **of)
+        for of in map(dict, now.samples.get(_REQUESTS, {}))
+        if of["status"].startswith("5") and of["route"] not in _PROBES
     )
     latency = [
         _ms(interval.quantile("izwi_live_latency_seconds", share, until="audio"))
@@ -146,10 +148,9 @@ def summary(interval: Interval) -> list[tuple[str, str]]:
     ]
 
 
-COLUMNS = (
-    *("model", "run", "wait", "pause", "batch", "step", "slack", "memory", "hits"),
-    *("tokens/s", "first p50", "first p95", "RTF", "underrun"),
-)
+_OF_ENGINE = ("model", "run", "wait", "pause", "batch", "step", "slack", "memory", "hits")
+_OF_CALLERS = ("tokens/s", "first p50", "first p95", "RTF", "underrun")
+COLUMNS = (*_OF_ENGINE, *_OF_CALLERS)
 
 
 def row(interval: Interval, model: str, replica: str = "") -> list[str]:
@@ -198,23 +199,38 @@ def row(interval: Interval, model: str, replica: str = "") -> list[str]:
     ]
 
 
-def screen(address: str, interval: Interval) -> Group:
-    """Return what is shown."""
+def screen(address: str, interval: Interval, console: Console) -> Group:
+    """Return what is shown: a row for each model, or two if the terminal is too narrow for one."""
     from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
-    head = Table.grid(padding=(0, 3))
-    shown = summary(interval)
-    head.add_row(*(f"[dim]{name}[/dim] {value}" for name, value in shown[:4]))
-    head.add_row(*(f"[dim]{name}[/dim] {value}" for name, value in shown[4:]))
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
-    for model, replica in interval.now.models():
-        table.add_row(*map(escape, row(interval, model, replica)))
-    return Group(Text(f"izwi at {address}", style="bold"), head, Text(), table)
+    shown = [f"[dim]{name}[/dim] {value}" for name, value in summary(interval)]
+    head = [Text.from_markup("   ".join(part)) for part in (shown[:4], shown[4:])]
+    rows = [row(interval, *of) for of in interval.now.models()]
+    tables = [_table(COLUMNS, rows)]
+    endless = console.options.update(max_width=_ANY_WIDTH)
+    if console.measure(tables[0], options=endless).maximum > console.width:
+        split = len(_OF_ENGINE)
+        tables = [
+            _table(_OF_ENGINE, [one[:split] for one in rows]),
+            _table([COLUMNS[0], *_OF_CALLERS], [[one[0], *one[split:]] for one in rows]),
+        ]
+    spaced = [part for table in tables for part in (Text(), table)]
+    return Group(Text(f"izwi at {address}", style="bold"), *head, *spaced)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table whose first column is folded where a terminal is too narrow for it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(columns[0], overflow="fold")
+    for name in columns[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def top(
@@ -237,31 +253,30 @@ def top(
 
 
 async def _watch(
-    console: object, address: str, api_key: str | None, every_s: float, once: bool
+    console: Console, address: str, api_key: str | None, every_s: float, once: bool
 ) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from izwi_api.client import AsyncClient
 
-    assert isinstance(console, Console)
     async with AsyncClient(address, api_key=api_key) as client:
         reading = Reading.from_text(await client.metrics(), time.monotonic())
         if once:
-            console.print(screen(address, Interval(reading)))
+            console.print(screen(address, Interval(reading), console))
             return
-        with Live(screen(address, Interval(reading)), console=console, screen=True) as live:
+        shown = screen(address, Interval(reading), console)
+        with Live(shown, console=console, screen=True) as live:
             while True:
                 await asyncio.sleep(every_s)
-                before, reading = (
-                    reading,
-                    Reading.from_text(await client.metrics(), time.monotonic()),
-                )
-                live.update(screen(address, Interval(reading, before)))
+                before = reading
+                reading = Reading.from_text(await client.metrics(), time.monotonic())
+                live.update(screen(address, Interval(reading, before), console))
 
 
+_ANY_WIDTH = 10_000
 _STATES: Iterable[str] = ("running", "waiting", "paused")
 _REQUESTS = "izwi_http_requests_total"
+_PROBES = ("/livez", "/readyz")
 
 
 def _number(value: float | None) -> str:
@@ -269,7 +284,9 @@ def _number(value: float | None) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:.3g} ms"
+    if seconds is None:
+        return "-"
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def _percent(share: float | None) -> str:

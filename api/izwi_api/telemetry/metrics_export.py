@@ -162,7 +162,8 @@ class MetricsReading:
 
         created, points = _created_ns(family), []
         for labels, parts in _by_labels(family.samples):
-            ends = {sample.name.removeprefix(family.name): sample.value for sample in parts}
+            # None if a bound is below 0: prometheus-client shows no sum of values that may fall
+            sums = (one.value for one in parts if one.name == f"{family.name}_sum")
             buckets = [sample for sample in parts if sample.name.endswith("_bucket")]
             buckets.sort(key=lambda sample: float(sample.labels["le"]))
             totals = [0.0, *(sample.value for sample in buckets)]
@@ -173,10 +174,10 @@ class MetricsReading:
                     start_time_unix_nano=self._start_ns(family, labels, totals[-1], created),
                     time_unix_nano=at_ns,
                     count=int(totals[-1]),
-                    sum=ends["_sum"],
+                    sum=next(sums, None),  # type: ignore[arg-type]  # optional in OTLP
                     bucket_counts=[int(b - a) for a, b in itertools.pairwise(totals)],
                     explicit_bounds=[float(sample.labels["le"]) for sample in buckets[:-1]],
-                    min=None,  # type: ignore[arg-type]  # optional in OTLP; Prometheus keeps none
+                    min=None,  # type: ignore[arg-type]  # as sum; Prometheus keeps none
                     max=None,  # type: ignore[arg-type]
                     exemplars=exemplars,
                 )

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from izwi_api.cli.top import COLUMNS, Interval, Reading, quantile, row, screen, summary
+from izwi_api.http.auth import PROBES
 
 BEFORE = """
 # TYPE izwi_engine_steps counter
@@ -95,13 +96,94 @@ def test_quantiles_are_linear_within_a_bucket(buckets, share, expected) -> None:
     assert found == (expected if expected is None else pytest.approx(expected))
 
 
-def test_the_screen_fits_a_terminal_of_120_columns() -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(screen("http://127.0.0.1:8000", interval()))
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= 120
-    assert "asr" in text
-    assert "…" not in text
+# Two engines of two models with long names, that have been used: each cell is as wide as it gets.
+FULL = "".join(
+    f'''
+izwi_engine_running{{model="{model}",replica="{replica}"}} 64
+izwi_engine_waiting{{model="{model}",replica="{replica}"}} 448
+izwi_engine_paused{{model="{model}",replica="{replica}"}} 12
+izwi_engine_pages{{model="{model}",replica="{replica}"}} 80
+izwi_engine_available_pages{{model="{model}",replica="{replica}"}} 20
+izwi_engine_least_slack_seconds{{model="{model}",replica="{replica}"}} -12.25
+izwi_engine_steps_total{{model="{model}",replica="{replica}"}} 1000
+izwi_engine_rows_total{{model="{model}",replica="{replica}"}} 63200
+izwi_engine_wait_seconds_total{{model="{model}",replica="{replica}"}} 23.4
+izwi_engine_prefix_positions_asked_total{{model="{model}",replica="{replica}"}} 100
+izwi_engine_prefix_positions_hit_total{{model="{model}",replica="{replica}"}} 100
+izwi_replica{{replica="{replica}",status="drained"}} 1
+izwi_tokens_total{{gen_ai_request_model="{model}",kind="output"}} 98765
+izwi_audio_underrun_seconds_total{{gen_ai_request_model="{model}"}} 123.4
+izwi_audio_real_time_factor_sum{{gen_ai_request_model="{model}"}} 12.3
+izwi_audio_real_time_factor_count{{gen_ai_request_model="{model}"}} 99
+izwi_audio_time_to_first_audio_seconds_bucket{{gen_ai_request_model="{model}",le="0.3"}} 8
+izwi_audio_time_to_first_audio_seconds_bucket{{gen_ai_request_model="{model}",le="9.0"}} 10
+izwi_audio_time_to_first_audio_seconds_bucket{{gen_ai_request_model="{model}",le="+Inf"}} 10
+izwi_live_latency_seconds_bucket{{until="audio",le="0.4"}} 5
+izwi_live_latency_seconds_bucket{{until="audio",le="12.8"}} 9
+izwi_live_latency_seconds_bucket{{until="audio",le="+Inf"}} 9
+izwi_http_in_flight 512
+izwi_websocket_sessions 40
+izwi_http_requests_total{{route="/v1/audio/speech",status="503"}} 4321
+'''
+    for model in ("izwi-tiny-tts", "Qwen3-TTS-12Hz-1.7B-CustomVoice")
+    for replica in (0, 1)
+)
+
+
+def printed(width: int, interval: Interval) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(screen("http://127.0.0.1:8000", interval, console))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_the_screen_of_two_engines_shows_each_cell_whole_at_any_width(width) -> None:
+    full = interval(FULL, BEFORE)
+    lines = printed(width, full)
+    assert max(map(len, lines)) <= width
+    text = " ".join(lines)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    for name in COLUMNS:
+        assert name in text
+    # cells of a line are words, and a name that is folded begins with the same letters
+    words = [line.split() for line in lines]
+    for model, replica in full.now.models():
+        name, *cells = row(full, model, replica)
+        assert name in text or len(name) > 30
+        engine, callers = (" ".join(part).split() for part in (cells[:8], cells[8:]))
+        begun = [of for of in words if of and of[0][:20] == name.split()[0][:20]]
+        assert any(of[-len(engine + callers) :] == engine + callers for of in begun) or (
+            any(of[-len(engine) :] == engine for of in begun)
+            and any(of[-len(callers) :] == callers for of in begun)
+        )
+    for name, value in summary(full):
+        assert f"{name} {value}" in text
+
+
+def test_a_wide_terminal_has_one_table_and_a_narrow_one_two() -> None:
+    full = interval(FULL, BEFORE)
+    for width, tables in ((80, 2), (200, 1)):
+        assert sum(line.startswith("model ") for line in printed(width, full)) == tables
+    assert sum(line.startswith("model ") for line in printed(120, interval())) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0004, "0.4 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (12.34, "12.3 s")],
+)
+def test_times_are_shown_in_milliseconds_below_a_second(seconds, shown) -> None:
+    text = f"""
+izwi_engine_steps_total{{model="tts"}} 1
+izwi_engine_wait_seconds_total{{model="tts"}} {seconds}
+"""
+    reading = Reading.from_text(text, 0.0)
+    assert dict(zip(COLUMNS, row(Interval(reading), "tts"), strict=True))["step"] == shown
+
+
+def test_a_draining_server_has_not_failed_its_probes() -> None:
+    for route in PROBES:
+        probes = f'izwi_http_requests_total{{route="{route}",status="503"}} 9\n'
+        assert dict(summary(interval(NOW + probes)))["failed"] == "2"
 
 
 def test_the_command_prints_the_figures_of_a_running_server(server, client, cli) -> None:

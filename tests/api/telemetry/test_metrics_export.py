@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from izwi.errors import InvalidRequest
+from izwi_api.http.metrics import EngineFigures, HttpMetrics
 from izwi_api.telemetry.calls import CallObserver
+from izwi_api.telemetry.device_figures import DeviceFigures
 from izwi_api.telemetry.metrics import CallMetrics
+from tests.api.conftest import FakeEngine
+from tests.api.telemetry.test_device_figures import Nvml
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry.sdk.metrics.export import AggregationTemporality
+from opentelemetry.sdk.metrics.export import AggregationTemporality, ConsoleMetricExporter
 
 from izwi_api.telemetry import metrics_export
 from izwi_api.telemetry.metrics_export import (
@@ -78,6 +84,53 @@ def test_buckets_of_a_histogram_are_counts_of_their_own(registry):
     assert first.explicit_bounds == [0.1, 1.0]
     assert (first.count, first.sum) == (4, pytest.approx(10.25))
     assert second.bucket_counts == [0, 1, 0], "a bound belongs to its bucket, as in OTLP"
+
+
+@pytest.fixture
+def all_metrics():
+    """The registry of a server in which every metric has a value."""
+    shown = HttpMetrics()
+    counted = [one for holder in (shown, shown.calls) for one in vars(holder).values()]
+    for one in counted:
+        if isinstance(one, Counter | Gauge | Histogram):
+            named = one.labels(*("x" for _ in one._labelnames)) if one._labelnames else one
+            named.observe(0.3) if isinstance(one, Histogram) else named.inc(3)
+    shown.registry.register(EngineFigures(FakeEngine()))
+    shown.registry.register(DeviceFigures(Nvml()))
+    return shown.registry
+
+
+def test_every_metric_of_a_server_is_exported(all_metrics):
+    shown = {family.name: family for family in all_metrics.collect()}
+    found = metrics_of(reading_of(all_metrics))
+    assert len(shown) > 70
+    names = {metrics_export._CONVENTIONS.get(name, name) for name in shown}
+    assert set(found) == names
+    for name, family in shown.items():
+        points = found[metrics_export._CONVENTIONS.get(name, name)].data.data_points
+        if family.type == "histogram":
+            counts = [one.value for one in family.samples if one.labels.get("le") == "+Inf"]
+            assert sorted(point.count for point in points) == sorted(counts), name
+            sums = [one.value for one in family.samples if one.name == f"{name}_sum"]
+            assert sorted(one.sum for one in points if one.sum is not None) == sorted(sums), name
+            assert all(sum(one.bucket_counts) == one.count for one in points), name
+        else:
+            values = [one.value for one in family.samples if not one.name.endswith("_created")]
+            assert sorted(point.value for point in points) == sorted(values), name
+
+
+def test_a_histogram_with_bounds_below_zero_is_exported_without_a_sum(all_metrics):
+    (point,) = metrics_of(reading_of(all_metrics))["izwi_engine_slack_seconds"].data.data_points
+    assert point.explicit_bounds[0] < 0
+    assert point.count == sum(point.bucket_counts) > 0
+    assert point.sum is None, "/metrics has none either, as a sum that falls is no count"
+
+
+def test_every_metric_passes_an_exporter_of_the_sdk(all_metrics):
+    written = io.StringIO()
+    ConsoleMetricExporter(out=written).export(reading_of(all_metrics).read())
+    (scope,) = json.loads(written.getvalue())["resource_metrics"][0]["scope_metrics"]
+    assert len(scope["metrics"]) == len(list(all_metrics.collect()))
 
 
 def test_names_of_the_conventions_have_their_dots_and_traces_are_exemplars(registry):

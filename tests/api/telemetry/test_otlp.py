@@ -74,8 +74,9 @@ def exported_values(metrics) -> dict:
                 end = "_total" if kind == "sum" else ""
                 found[f"{name}{end}", labels] = point.as_double or float(point.as_int)
                 continue
-            found[f"{name}_sum", labels] = point.sum
-            found[f"{name}_count", labels] = point.count
+            if point.HasField("sum"):  # Prometheus shows neither with bounds below 0
+                found[f"{name}_sum", labels] = point.sum
+                found[f"{name}_count", labels] = point.count
             bounds = [*point.explicit_bounds, float("inf")]
             for bound, below in zip(bounds, itertools.accumulate(point.bucket_counts), strict=True):
                 found[f"{name}_bucket", (*labels, bound)] = below
