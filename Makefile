@@ -7,21 +7,21 @@ ARGS ?=
 # Tests start hundreds of processes. Without bytecode on disk each would compile izwi again, which takes up to a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test quick collected nightly check lint format types arch unit wheel constraints bench bench-gpu soak profile mutants clean
+.PHONY: serve test quick imported nightly check lint format types arch unit wheel constraints bench bench-gpu soak profile mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. Each worker
-# collects all tests, which takes it 20 s. Collecting them first writes their bytecode once, not once for each worker.
+# Checks use one core each, and are as many as keep two busy; so are the workers, whose tests also wait. A worker imports
+# a file of tests when it runs it; the common part is imported once before, so that one process writes its bytecode.
 test: $(VENV)/.dev
-	$(MAKE) --jobs 3 check wheel collected
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
+	$(MAKE) --jobs 3 check wheel imported
+	$(BIN)/python -m pytest -p tests.collect_by_file -n 3 --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
-collected: $(VENV)/.dev
-	$(BIN)/python -m pytest --collect-only --quiet > /dev/null || true  # the run itself says what is wrong
+imported: $(VENV)/.dev
+	$(BIN)/python -m pytest --collect-only --quiet tests/api/http tests/models > /dev/null || true  # the run says what is wrong
 
 # Run all checks except the tests.
 check: lint types arch

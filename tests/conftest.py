@@ -6,7 +6,6 @@ import ssl
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 import typer.testing
 from hypothesis import settings
@@ -48,38 +47,9 @@ settings.register_profile("quick", max_examples=6, deadline=None, derandomize=Tr
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
-# These take longest, mostly waiting for servers (`--durations`). They start first, because a long
-# file that starts last keeps one worker busy while the others are done.
-LONG_FILES = (
-    "tests/api/http/test_faults.py",
-    "tests/realtime/test_scenes.py",
-    "tests/clients/",
-    "tests/serve/",
-    "tests/contract/test_readme.py",
-    "tests/web/",
-    "tests/backends/test_",
-    "tests/api/routes/test_schemathesis.py",
-    "tests/models/test_tts_stream_text.py",
-    "tests/backends/torch/test_triton_",
-    "tests/api/routes/test_spoken_chat.py",
-    "tests/engine/",
-    "tests/sandbox/",
-    "tests/recording/",
-)
-
 
 def pytest_collection_finish() -> None:
     """Exempt objects that stay to the end from garbage collection: it took 5 % of the time."""
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first, and keep the order otherwise."""
-
-    def place(item: pytest.Item) -> int:
-        long = (number for number, start in enumerate(LONG_FILES) if item.nodeid.startswith(start))
-        return next(long, len(LONG_FILES))
-
-    items.sort(key=place)

@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.contract.sources import statements
 from tests.contract.write_constraints import LEFT_OUT, constraints
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ def imported_modules() -> set[str]:
     found: set[str] = set()
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in statements(path):
                 if isinstance(node, ast.Import):
                     found |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -9,6 +9,7 @@ from pathlib import Path
 from izwi import errors
 from izwi.errors import IzwiError
 from izwi_api.http.errors import STATUS, body_of, response_to, status_of
+from tests.contract.sources import statements
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("izwi", "models", "api", "web")
@@ -48,7 +49,7 @@ def exceptions() -> set[str]:
     classes: dict[str, list[str]] = {}  # bases by place
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in statements(path):
                 if isinstance(node, ast.ClassDef):
                     bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
                     classes[f"{path.relative_to(ROOT)}: {node.name}"] = bases

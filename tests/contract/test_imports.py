@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.sources import statements
+
 ROOT = Path(__file__).parents[2]
 ROOMS = (ROOT, ROOT / "models", ROOT / "api", ROOT / "web")
 # It runs among openai-python's own tests, a package of the same name.
@@ -57,7 +59,7 @@ def names_of(file: Path) -> frozenset[str]:
 def missing_in(source: str) -> list[str]:
     """Return the imports of a source that have no definition, as module.name."""
     missing = []
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(source):
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
         if node.module.partition(".")[0] not in PACKAGES:

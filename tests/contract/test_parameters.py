@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.contract.sources import statements
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("izwi", "models", "api", "web")
 MOST = 6
@@ -35,7 +37,7 @@ def test_no_function_takes_more_than_six() -> None:
             place = str(path.relative_to(ROOT))
             if place.startswith((KERNELS, *TABLES, COMMANDS, SCRIPTS)):
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in statements(path):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     num_functions += 1
                     if num_parameters(node) > MOST:

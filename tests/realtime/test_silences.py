@@ -38,6 +38,8 @@ LAYOUTS = [
         )
     ),
 ]
+# beside files, by day: the one with noise
+NOISY = [pytest.param(*LAYOUTS[0], marks=pytest.mark.slow), *LAYOUTS[1:]]
 
 
 def words(text):
@@ -78,7 +80,7 @@ def test_in_a_file(served, said, expected, gaps, noise_db):
     assert words(in_file(served, laid_out(said, gaps, noise_db))) == expected
 
 
-@pytest.mark.parametrize(("gaps", "noise_db"), LAYOUTS)
+@pytest.mark.parametrize(("gaps", "noise_db"), NOISY)
 def test_in_a_stream(served, said, expected, gaps, noise_db):
     data = to_s16le(laid_out(said, gaps, noise_db))
     url = f"ws://127.0.0.1:{served.port}/v1/audio/transcriptions/stream"
@@ -118,13 +120,13 @@ async def transcribed(client, samples, turn_detection):
     return " ".join(texts.values())
 
 
-@pytest.mark.parametrize(("gaps", "noise_db"), LAYOUTS)
+@pytest.mark.parametrize(("gaps", "noise_db"), NOISY)
 async def test_in_a_buffer_that_is_committed(client, said, expected, gaps, noise_db):
     text = await transcribed(client, laid_out(said, gaps, noise_db), None)
     assert words(text) == expected
 
 
-@pytest.mark.parametrize(("gaps", "noise_db"), LAYOUTS)
+@pytest.mark.parametrize(("gaps", "noise_db"), NOISY)
 async def test_in_a_session_with_turns(client, said, expected, gaps, noise_db):
     samples = laid_out(said, (*gaps[:3], max(gaps[3], 0.8)), noise_db)
     text = await transcribed(client, samples, {"type": "server_vad"})

@@ -253,7 +253,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    # tests/sandbox/test_grammar_check.py refuses multiples by day
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "many multiples")) for n in HOSTILE],
+)
 def test_a_hostile_schema_does_not_affect_others(chat, name):
     schema = {"type": "json_schema", "json_schema": {"name": "h", "schema": HOSTILE[name]}}
     done = threading.Event()
