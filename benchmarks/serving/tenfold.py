@@ -1,6 +1,7 @@
 """What gives first at one, two, five and ten times the load that a server can carry?
 
-A closed loop finds how many requests a second the embedded voice speaks on this machine. Then
+A closed loop finds how many requests a second the embedded voice speaks on this machine; a server
+with --max-wait-ms would refuse most of it, so it needs --per-s, as found without. Then
 requests arrive at random times (Poisson) at multiples of that rate; listeners leave when nothing
 has come for `--patience-s`. The server has the settings of `izwi serve`, but for `--max-wait-ms`.
 Behind each level the queue empties, a few requests at half the rate show whether all is as before,
@@ -203,11 +204,15 @@ def row_of(per_s: float, wall_s: float, ended: Sequence[Ended]) -> dict[str, Any
 
 async def measure(server: Server, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Find the capacity, and load the server with multiples of it."""
-    await run_level(server.url, EMBEDDED, options.streams, 1)  # warms up
-    began_s = time.monotonic()
-    closed = await run_level(server.url, EMBEDDED, options.streams, options.rounds)
-    capacity = closed["requests"] / (time.monotonic() - began_s)
-    rows = [{"measured": "closed", "per_s": round(capacity, 2), **closed, **_seen_row(server)}]
+    rows: list[dict[str, Any]] = []
+    capacity = options.per_s
+    if not capacity:
+        await run_level(server.url, EMBEDDED, options.streams, 1)  # warms up
+        began_s = time.monotonic()
+        closed = await run_level(server.url, EMBEDDED, options.streams, options.rounds)
+        capacity = closed["requests"] / (time.monotonic() - began_s)
+        rows += [{"measured": "closed", "per_s": round(capacity, 2), **closed, **_seen_row(server)}]
+    await level(server, _CALM_SHARE * capacity, _CALM_S, options.patience_s)  # --max-wait-ms learns
     for factor in options.factors:
         loaded = await level(server, factor * capacity, options.seconds, options.patience_s)
         emptied_s = await _until_empty(server)
@@ -270,6 +275,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--factors", type=float, nargs="+", default=[1.0, 2.0, 5.0, 10.0])
+    made.add_argument("--per-s", type=float, default=0.0, help="expected load; 0: a closed loop's")
     made.add_argument("--seconds", type=float, default=10.0, help="of each level")
     made.add_argument("--streams", type=int, default=32, help="of the closed loop")
     made.add_argument("--rounds", type=int, default=4, help="of each of its listeners")

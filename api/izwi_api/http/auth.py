@@ -165,11 +165,21 @@ class Auth:
     def _meter_of(self, key: ApiKey) -> Meter:
         meter = self._meters.get(key.name)
         if meter is None:
+            self._forget_removed_keys()
             shared = CountsFile(self._counts, key.name) if self._counts is not None else None
             meter = Meter(key.limits, self._clocks, shared)
             self._meters[key.name] = meter
         meter.change(key.limits)
         return meter
+
+    def _forget_removed_keys(self) -> None:
+        """Drop the meters of removed keys, so that they are not as many as keys ever were.
+
+        A key of the same name counts on from the shared counts; without these its meter stays.
+        """
+        if self._counts is not None:
+            kept = self._meters.items()
+            self._meters = {name: meter for name, meter in kept if self._ring.named(name)}
 
     def _limits_of(self, key: ApiKey) -> KeyLimits | None:
         """Return a key's limits of now; None if it was removed."""

@@ -32,7 +32,7 @@ from izwi_api.services.models.served import ServedModels
 from izwi_api.services.speech.writer import open_speech_writer
 from izwi_api.settings import Access, Settings
 from izwi_api.usage import keys as key_ring
-from izwi_api.usage.keys import KeyRing, add_key, digest_of, new_key, parse_keys
+from izwi_api.usage.keys import KeyRing, add_key, digest_of, new_key, parse_keys, remove_key
 from izwi_api.usage.limits import Clocks, KeyLimits, Meter
 from izwi_api.usage.metering import Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
@@ -393,6 +393,50 @@ async def test_edited_limits_of_a_key_hold_without_a_restart(tmp_path):
         assert answer.headers["x-ratelimit-limit-characters"] == "7"
         edit("")
         assert await statuses(1) == [401]
+
+
+async def test_the_meters_of_removed_keys_are_dropped_and_their_counts_are_not(tmp_path):
+    path, now_s = tmp_path / "keys.toml", [1000.0]
+    kept = bearer(add_key(path, "kept", KeyLimits(requests_per_minute=3)))
+    ring = KeyRing(path, clock=lambda: now_s[0])
+    clocks = Clocks(lambda: now_s[0], lambda: now_s[0])
+
+    async def answering(scope, receive, send):
+        await PlainTextResponse("in")(scope, receive, send)
+
+    guard = Auth(answering, ring, counts=tmp_path / "counts", clocks=clocks)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(guard), base_url="http://here"
+    ) as client:
+
+        async def statuses(headers, count=1):
+            got = [await client.get("/v1/models", headers=headers) for _ in range(count)]
+            return [one.status_code for one in got]
+
+        assert await statuses(kept) == [200]
+        for number in range(20):
+            key = bearer(add_key(path, f"key-{number}", KeyLimits()))
+            now_s[0] += 1.01  # the file is looked at once a second
+            assert await statuses(key) == [200]
+            remove_key(path, f"key-{number}")
+        assert len(guard._meters) <= 3
+        limited = KeyLimits(requests_per_minute=1)
+        assert await statuses(bearer(add_key(path, "again", limited))) == [401]
+        now_s[0] += 1.01
+        remove_key(path, "again")
+        again = bearer(add_key(path, "again", limited))
+        now_s[0] += 1.01
+        assert await statuses(again, 2) == [200, 429]
+        remove_key(path, "again")
+        now_s[0] += 1.01
+        other = bearer(add_key(path, "other", KeyLimits()))
+        now_s[0] += 1.01
+        assert await statuses(other) == [200]
+        assert "again" not in guard._meters
+        again = bearer(add_key(path, "again", limited))
+        now_s[0] += 1.01
+        assert await statuses(again) == [429], "it counts on"
+        assert await statuses(kept, 3) == [200, 200, 200]
 
 
 def test_a_key_has_so_many_characters_a_day(guarded):
