@@ -8,7 +8,9 @@ whose rounding does not depend on the batch (ADR 5). Elsewhere torch's own convo
 from __future__ import annotations
 
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
-from torch import Tensor, matmul
+from torch import Tensor, from_numpy, matmul
+
+from izwi.backends.torch.host_arrays import is_host_array, padded_rows
 
 # Observed with torch 2.13: rows with fewer columns and at least this many channels are affected.
 _SHORT_COLUMNS = 256
@@ -61,7 +63,12 @@ def linear_in_fours(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     differently, so that a row's bits would depend on its batch. Groups of four avoid that.
     """
     rows = x.shape[0]
-    fours = F.pad(x, (0, 0, 0, -rows % 4)) if rows % 4 else x
+    if rows % 4 == 0:
+        return F.linear(x, weight, bias)
+    if is_host_array(x):
+        fours = from_numpy(padded_rows(x.numpy(), 4))
+    else:
+        fours = F.pad(x, (0, 0, 0, -rows % 4))
     return F.linear(fours, weight, bias)[:rows]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -30,12 +30,15 @@ from izwi.backends.torch.grouped import (
     joined_weight,
     widen,
 )
+from izwi.backends.torch.host_arrays import is_host_array, normed
+from izwi.backends.torch.host_frames import HostFrames
 from izwi.backends.torch.quantized import quantized_dtype, quantized_weight
 from izwi.backends.torch.row_blocks import linear_by_rows, row_multiple
 from izwi.backends.torch.transfer import to_device
 from izwi.checkpoints.linear_spec import LinearForm
 from izwi.config import ATTENTIONS, require_one_of
 from izwi.errors import InvalidRequest
+from izwi.ops.frames import FrameStack
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Ops, Snake
 
 
@@ -74,6 +77,7 @@ class TorchOps(TorchAudioOps, Ops):
         self.packs = weights != "float"  # whether weights that a checkpoint packs may stay so
         self.attends_with = _choose_attention(attention, self.available_attentions())
         self._last_view: WindowView | None = None
+        self._host_frames = HostFrames()
         self._block_sizes: set[tuple[int, int]] = set()  # of packed weights, see `try_products`
 
     @property
@@ -297,6 +301,17 @@ class TorchOps(TorchAudioOps, Ops):
             y = y + earlier.float() * taps[:, width - 1 - back]
         return y.to(x.dtype)
 
+    # -- frames ------------------------------------------------------------------------------
+    def draw_codes(
+        self,
+        stack: Callable[[], FrameStack],
+        x: Tensor,
+        pick: Callable[[Tensor, int], Tensor],
+    ) -> Tensor | None:
+        if not is_host_array(x):
+            return None
+        return self._host_frames.draw(stack(), x, pick)
+
     # -- attention ---------------------------------------------------------------------------
     def dense_context(
         self,
@@ -386,6 +401,8 @@ def linear_by_blocks(
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm with float32 statistics, cast back before the weight is applied."""
+    if is_host_array(x):
+        return torch.from_numpy(normed(x.numpy(), None if weight is None else weight.numpy(), eps))
     if x.dtype == torch.float32:
         return F.rms_norm(x, x.shape[-1:], weight, eps)
     wide = x.float()

@@ -127,9 +127,10 @@ def predict_codes(
     groups, num_layers = predictor.num_code_groups, predictor.num_hidden_layers
     first = _embed_for_predictor(ops, weights, first_ids, 0)
     x = ops.stack([_to_predictor(ops, weights, hidden), first], 1)  # (rows, 2, predictor hidden)
-    drawn = ops.draw_codes(partial(_frame_stack, weights, config), x, pick)
-    if drawn is not None:
-        return ops.concat([first_ids[:, None], drawn], 1)
+    if _TABLE in weights:  # a stack has joined weights
+        drawn = ops.draw_codes(partial(_frame_stack, weights, config), x, pick)
+        if drawn is not None:
+            return ops.concat([first_ids[:, None], drawn], 1)
     context = ops.scratch_context(hidden.shape[0], groups, num_layers, predictor.attention)
     ids = [first_ids]
     for codebook in range(1, groups):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
+from izwi.backends.torch.host_arrays import is_host_array, rotated
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.rope_axes import frequency_axes
 
@@ -68,7 +69,10 @@ def rope_table_by_axes(positions: Tensor, spec: AttentionSpec, dtype: torch.dtyp
 
 def rotate(x: Tensor, table: RopeTable) -> Tensor:
     """Rotate (..., tokens, heads, head_dim): the first half of a head pairs with the second."""
-    cos, sin = (part.to(x.dtype) for part in table)
+    cos, sin = table
+    if is_host_array(x) and cos.dtype == torch.float32:
+        return torch.from_numpy(rotated(x.numpy(), cos.numpy(), sin.numpy()))
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 

@@ -188,7 +188,7 @@ def test_published_sizes_are_supported() -> None:
     assert not FrameSizes(1024, 16, 8, 64, 3072, 2048, 5, 16).are_supported()
 
 
-def test_plain_operations_draw_one_codebook_after_the_other() -> None:
+def test_with_gradients_codebooks_are_drawn_one_after_the_other() -> None:
     ops = TorchOps()
 
     def stack() -> FrameStack:
