@@ -1,7 +1,8 @@
 """Make the golden recordings: python -m tests.golden.make_recordings [folder]
 
-Run it after a checkpoint was trained anew. Each request is recorded alone, on one thread of a CPU
-in float32. The clips are our own speech in steps of 1/128, which keeps the files small.
+Run it after a checkpoint was trained anew, or after what a CPU rounds has changed. Each request is
+recorded alone, on one thread of a CPU in float32. The clips are our own speech in steps of 1/128,
+which keeps the files small.
 """
 
 from __future__ import annotations
