@@ -175,6 +175,8 @@ class Worker:
             return None
         session, place = item.session, item.session.items.index(item)
         tests = self.tests_of(item)
+        if not tests:  # the last test left up what it has in common with this file
+            session._setupstate.teardown_exact(nextitem)
         for test, following in zip_longest(tests, tests[1:], fillvalue=nextitem):
             session.items[place] = test  # xdist compares names of reports with it
             self.note(item, test.nodeid)

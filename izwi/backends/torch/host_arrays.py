@@ -17,6 +17,8 @@ Floats = npt.NDArray[np.float32]
 
 def is_host_array(x: Tensor) -> bool:
     """Return whether numpy may compute with an array in place of torch."""
+    if type(x) is not Tensor:  # a subclass may have no values
+        return False
     return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled()
 
 

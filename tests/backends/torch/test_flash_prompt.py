@@ -108,7 +108,7 @@ def test_unused_runs_are_empty() -> None:
     runs = torch.tensor([0, 0, 1, 1, 1, 9, 9], dtype=torch.int32, device=DEVICE)
     tables = torch.arange(6, dtype=torch.int32, device=DEVICE)  # of two runs, three pages each
     width = torch.tensor([3], dtype=torch.int32, device=DEVICE)
-    laid = Runs.of(positions, runs, tables, width, (4, 5))
+    laid = Runs.lay_out(positions, runs, tables, width, (4, 5))
     assert laid.borders.tolist() == [0, 2, 5, 5, 5]
     assert laid.stops.tolist() == [6, 3, 0, 0]
     assert laid.tables[:2, :3].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -67,7 +67,7 @@ class Runs:
     borders: Tensor
 
     @staticmethod
-    def of(
+    def lay_out(
         positions: Tensor, runs: Tensor, tables: Tensor, table_width: Tensor, shape: tuple[int, int]
     ) -> Runs:
         """Lay out a step; reads no values on the host, so it may be captured.

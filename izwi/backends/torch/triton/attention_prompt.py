@@ -167,7 +167,7 @@ class PagedPrompt(PagedDecode):
         """The step's sequences as the library takes them, once for all layers."""
         shape = self._max_runs, triton.cdiv(self._max_keys, self._cache.page_size)
         places = self._positions, self._runs, self._tables, self._table_width
-        return Runs.of(*places, shape)
+        return Runs.lay_out(*places, shape)
 
     def attend_flash(
         self,
